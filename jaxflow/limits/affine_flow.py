@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.stages import FIRST_STEP
+from jaxflow.limits.steps import FIRST_STEP
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
 from jaxflow.margin.recession import orthonormal_columns
 

@@ -21,14 +21,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
+from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
 from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
-from jaxflow.limits.model_point import flat
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_TIME
 from jaxflow.limits.units import exponent_of, power_of_two
-from jaxflow.limits.verdict import with_the_better_bound
+from jaxflow.limits.verdict import above, with_the_better_bound
 from jaxflow.losses import self_concordance, tail_rate
 from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
 from jaxflow.margin.linear import MaxMarginProgram
@@ -176,9 +176,7 @@ def _relative(error: Float[Array, ""], size: Float[Array, ""]) -> Float[Array, "
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
     """How far a direction is above the optimum of the program, relative to it."""
     margin = jnp.min(program.inputs @ velocity)
-    usable = (margin > 0) & (optimum > 0) & jnp.isfinite(optimum)
-    value = jnp.linalg.norm(velocity) / jnp.where(usable, margin, 1.0)
-    return jnp.where(usable, value / jnp.where(usable, optimum, 1.0) - 1.0, jnp.inf)
+    return above(jnp.where(margin > 0, jnp.linalg.norm(velocity) / positive_or_one(margin), jnp.inf), optimum)
 
 
 def _concluded(

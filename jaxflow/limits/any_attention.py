@@ -41,12 +41,18 @@ from jaxflow.limits.attention import selected
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
 from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
+from jaxflow.limits.steps import explicit_control, implicit_control, kvaerno
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
+
+
+def accurate_solver() -> diffrax.AbstractSolver:
+    """Kvaerno5 with Newton's method to tolerances well below those of a step."""
+    return kvaerno(1e-5, 1e-7)
 
 
 class AnyAttentionGears(AbstractProblem):
@@ -80,16 +86,14 @@ class AnyAttentionGears(AbstractProblem):
         stop = StationaryPoint(STATIONARY, model.degree or 1)
         stop = stop | CompositionResolved() if self.composes else stop
         if name == "explicit":
-            controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
             ends = stop | SelectionSettled() | Stiff() if self.composes else stop
-            return Drive(diffrax.Tsit5(), controller, ends, max_steps, self.report)
-        control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+            return Drive(diffrax.Tsit5(), explicit_control(1e-6), ends, max_steps, self.report)
         if name == "mixing":
-            solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm))
-            return Drive(solver, control(rtol=1e-5, atol=1e-7), stop | SelectionSettled(), max_steps, self.report)
+            controller = implicit_control(rtol=1e-5, atol=1e-7)
+            return Drive(accurate_solver(), controller, stop | SelectionSettled(), max_steps, self.report)
         if name == "implicit":
             settled = Budget(log_arc_length=float(np.log(self.far - self.near))) & SelectionSettled()
-            controller = control(rtol=self.rtol, atol=1e-2 * self.rtol)
+            controller = implicit_control(rtol=self.rtol, atol=1e-2 * self.rtol)
             return Drive(self.solver, controller, stop | settled, max_steps, self.report)
         euler = diffrax.ImplicitEuler(root_finder=linalg.newton(rtol=1e-8, atol=1e-8, norm=state_norm))
         return Drive(euler, diffrax.ConstantStepSize(), None, max_steps, self.report)

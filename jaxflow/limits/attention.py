@@ -43,10 +43,10 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.pairs import has_pairs
-from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FIRST_STEP, FLOOR, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import FAR, FLOOR, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.steps import FIRST_STEP, TRY_SHARE, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -66,14 +66,10 @@ EXPLICIT, IMPLICIT, MULTIPLIERS = 0, 1, 2
 EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
 # Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
 # token is being left, by an explicit method.
-SATURATED, LEAVING = 1e-3, 1e-2
-# The share of the multipliers that may pull away from the selected tokens when they take over.
-PULL = 1e-3
+SETTLED, LEFT = SelectionSettled(), Unsaturated()
 # The log arc length to which paths are followed. A component with slack 1 - κ falls like exp(-2(1 - κ)s): to 1e-8 for
 # every slack above 1e-5.
 LOG_HORIZON = 1e6
-# The share of the budget for one stretch by multipliers, which takes 10 to 120 steps.
-MULTIPLIERS_SHARE = 8
 # The log arc length by which the implicit gear goes on after a stretch that came to nothing, for the first time.
 CAREFUL_LENGTH = 2.0
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
@@ -136,35 +132,26 @@ class AttentionGears(AbstractProblem):
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         whole, rtol, pairs = jnp.asarray(max_steps), self.path_rtol, has_pairs(model)
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
-        settles = SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
-            return Drive(diffrax.Tsit5(), controller, still(STATIONARY) | settles | Stiff(), whole, self.report)
+            ends = still(STATIONARY) | SETTLED | Stiff()
+            return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report)
         if gear == IMPLICIT:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
-            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, linalg.chord)
+            controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
-            return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report, still(ROUNDED))
+            return Drive(solver, controller, still(STATIONARY) | SETTLED, whole, self.report, still(ROUNDED))
         rtol = jnp.asarray(self.rtol)
         if self.quick_rtol is not None:
             rtol = jnp.where(again, rtol, self.quick_rtol)
-        controller = diffrax.PIDController(
-            rtol=rtol,
-            atol=1e-2 * rtol,
-            pcoeff=0.3,
-            icoeff=0.4,
-            factormin=SHORTER,
-            factormax=LONGER,
-            norm=state_norm,
-        )
+        controller = implicit_control(rtol=rtol, atol=1e-2 * rtol, factormin=SHORTER, factormax=LONGER)
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        ends = certified | AtRest(pairs=pairs) | Unsaturated(1.0 - LEAVING) | still(ROUNDED)
-        return Drive(self.solver, controller, ends, jnp.maximum(whole // MULTIPLIERS_SHARE, 1), self.report)
+        ends = certified | AtRest(pairs=pairs) | LEFT | still(ROUNDED)
+        return Drive(self.solver, controller, ends, share_of(whole, TRY_SHARE), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         risk, here = start.risk, start.here
@@ -173,8 +160,7 @@ class AttentionGears(AbstractProblem):
         if gear == EXPLICIT:
             clock = ArcLength(floor=self.floor, timed=self.timed)
             return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP)
-        # The length so far, or the size of the weights where they have not moved that far yet.
-        unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
+        unit = start.unit
         if gear == IMPLICIT:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
             return start.lane(
@@ -210,10 +196,10 @@ class AttentionGears(AbstractProblem):
             stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
             following = jnp.where(followed & selected(stretch, data), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
             # Pushes cancel at a minimum, or for a while.
-            cancels = followed & at_rest(final, stationarity(final), final.model.degree, self.conserved)
+            cancels = followed & at_rest(final, final.model.degree, self.conserved)
             following = jnp.where(cancels, DOUBT - jnp.maximum(following, IMPLICIT), following)
             return Shift(following, jnp.asarray(True))
-        left = followed & (share < 1.0 - LEAVING)
+        left = followed & (share < LEFT.share)
         nothing = ~followed | (stationarity(final) <= ROUNDED) | (~left & pulled)
         if has_pairs(final.model):
             nothing = nothing | (followed & _off_the_path(stretch))
@@ -240,17 +226,17 @@ def _fewest(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -
 def selected(path: Trajectory, data: TokenData) -> Bool[Array, ""]:
     """Whether a path has come to where every query selects one token, and next to nothing pulls away from it."""
     share, pulled = _selection(path, data)
-    return (share >= 1.0 - SATURATED) & ~pulled
+    return (share >= 1.0 - SETTLED.tolerance) & ~pulled
 
 
 def _selection(path: Trajectory, data: TokenData) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """The least share of its attention that a query gives its top token, and whether the multipliers that pull away
-    from these tokens have more than the share `PULL`: a direction at rest between those and the others repels, and only
-    a long implicit step can come to it."""
+    from these tokens have more than the share of `SETTLED`: a direction at rest between those and the others repels,
+    and only a long implicit step can come to it."""
     attention = path.final.model.attention(data)
     top = leading(attention, data)
     pull = jnp.where(top, 0.0, jnp.asarray(path.final.multipliers))
-    pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
+    pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > SETTLED.tolerance * jnp.sum(jnp.abs(pull))
     return jnp.min(jnp.sum(attention, axis=-1, where=top)), pulled
 
 

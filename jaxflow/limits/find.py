@@ -1,5 +1,7 @@
 """`find_limit`: from an instance to a certified limit."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,17 +27,18 @@ from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.limit import Limit, LimitKind
-from jaxflow.limits.linear import find_linear_limit
-from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
+from jaxflow.limits.linear import network_call
+from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
 from jaxflow.limits.outcome import decided
-from jaxflow.limits.own_model import find_own_limit, is_own
-from jaxflow.limits.path import RESTS, Underway, by_gears, out_of_steps, under_way
+from jaxflow.limits.own_model import is_own, own_call
+from jaxflow.limits.path import RESTS, Underway, by_gears, out_of_steps
 from jaxflow.limits.progress import told
-from jaxflow.limits.rate import fit_rate, no_rate
+from jaxflow.limits.rate import fit_rate, weights_gap
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
 from jaxflow.limits.stages import Count, Positive, at_rest, kept, minimum_near, stationarity
-from jaxflow.limits.units import units_of
+from jaxflow.limits.steps import IMPLICIT_STEPS
+from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
@@ -46,8 +49,8 @@ from jaxflow.trajectory import Trajectory
 
 # Steps of the methods for attention: of 1,600 paths in crowded cells the longest that was decided took 1,239.
 MAX_STEPS = 2000
-# Steps of the methods for linear networks, most of which are implicit.
-NETWORK_STEPS = 4096
+# Steps of the methods for a caller's own model, most of which are explicit and cost microseconds.
+OWN_STEPS = 200_000
 
 
 def find_limit(
@@ -105,30 +108,30 @@ def find_limit(
     """
     require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
     risk, model = tree_in_float((risk, model))
-    if not isinstance(model, AbstractLinearNetwork) and is_own(risk, model):
-        return find_own_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress)
-    default = NETWORK_STEPS if isinstance(model, AbstractLinearNetwork) else MAX_STEPS
-    max_steps = default if max_steps is None else as_integer("max_steps", max_steps, 1)
     throw = as_boolean("throw", throw)
     if isinstance(model, AbstractLinearNetwork):
-        return find_linear_limit(
-            risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress
-        )
-    method, gap = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
+        call, most = network_call, IMPLICIT_STEPS
+    elif is_own(risk, model):
+        call, most = own_call, OWN_STEPS
+    else:
+        call, most = partial(_attention_call, throw), MAX_STEPS
+    max_steps = most if max_steps is None else as_integer("max_steps", max_steps, 1)
+    method, found = call(risk, model, method, gap, max_steps)
+    return told(found, method, risk, model, throw=throw, progress=progress)
+
+
+def _attention_call(
+    throw: bool, risk: EmpiricalRisk, model: Any, method: Any, gap: float | None, max_steps: int
+) -> tuple[Any, Callable[[Any], Limit]]:
+    method, gap = check_arguments(risk, model, AbstractAttention, method, gap)
     data: Any = risk.data
     if throw:
         refuse_ties(data, model.head)
     numbers = arguments_of(method, gap, max_steps, data)
-
-    def found(method: Any) -> Limit:
-        return _find_limit(risk, model, method, *numbers, rule_of(model))
-
-    return told(found, method, risk, model, throw=throw, progress=progress)
+    return method, lambda method: _find_limit(risk, model, method, *numbers, rule_of(model))
 
 
-def check_arguments(
-    risk: EmpiricalRisk, model: Any, kind: type, method: Any, gap: float | None, max_steps: int
-) -> tuple[Any, float]:
+def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, gap: float | None) -> tuple[Any, float]:
     """Method and gap, after every concrete argument has been looked at. **Raises:** `ValueError` naming it."""
     data = risk.data
     if not isinstance(data, TokenData):
@@ -146,9 +149,7 @@ def check_arguments(
         "trainable",
         "theorems name the program of a limit only for a fixed head; follow the flow of a trained head with integrate",
     )
-    gap = checked_gap(gap, jnp.result_type(data.tokens, float))
-    as_integer("max_steps", max_steps, 1)
-    return method, gap
+    return method, checked_gap(gap, jnp.result_type(data.tokens, float))
 
 
 def refuse_ties(data: TokenData, head: Any) -> None:
@@ -180,33 +181,23 @@ _reduced = compiled_once(reduced)
 
 @compiled_once
 def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
-    del rule  # as in `_begun`
+    del rule  # as in `begun`
     return small.lift(risk, limit)
 
 
-def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_steps: Count, rule: Rule) -> Underway:
-    own_lengths = (method.near, method.far, method.horizon, method.cap) == (None,) * 4
-    units = units_of(risk, model) if own_lengths else None
-    within = (risk, model) if units is None else units.inward(risk, model)
-    # What is compiled holds the program of the rule: another rule is another one.
-    return under_way((method.problem(*within, gap),), *within, max_steps, (risk, model, units, gap, rule))
-
-
 def _concluded(one: Underway) -> Limit:
-    risk, model, units, gap, _ = one.known
-    path = one.path if units is None else units.outward(one.path, model)
     rests = one.ways[-1].gear == RESTS if one.problems[-1].doubts else None
-    return conclude(risk, model, path, gap, rests=rests)
+    return conclude(*followed(one), rests=rests)
 
 
-_by_gears = by_gears(_begun, _concluded)
+_by_gears = by_gears(begun, _concluded)
 
 
 @compiled_once
 def _by_method(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> Limit:
-    del rule  # as in `_begun`
+    del rule  # as in `begun`
     return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
@@ -242,18 +233,15 @@ def conclude(
     solution = solve(program)
     bounds, directions = flow_bounds(program, final.model, final.velocity, final.multipliers)
     own, direction = better_of(program, bounds, directions)
-    units = units_of(risk, model)
-    inside = trajectory if units is None else units.lengths_inward(trajectory)
+    _, _, inside = in_units(risk, model, trajectory)
     ratio = stationarity(inside.final)
     attends = settled(attention, data.visible) & (ratio > ROUNDED)
     own = valid_if(attends, own)
     verdict = judge(own, bounds.primal_value, directions, solution, inside, gap, model)
 
-    rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
-
-    followed, spent = good(trajectory.result), out_of_steps(trajectory)
+    arrived, spent = good(trajectory.result), out_of_steps(trajectory)
     if rests is None:
-        rests = minimum_near(risk, trajectory.final, at_rest(inside.final, ratio, final.model.degree, kept(model)))
+        rests = minimum_near(risk, trajectory.final, at_rest(inside.final, final.model.degree, kept(model)))
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
@@ -262,7 +250,7 @@ def conclude(
     comparable = attends & (~jnp.any(program.equal) | (own.feasibility <= MASKED_ATTENTION))
     # A budget that ran out is no failure: the question is open. Nor is an unsolved program of an undecided path.
     unsolved = attends & (solution.result == ProgramResult.failed)
-    broken = ~(followed | spent) | (followed & unsolved)
+    broken = ~(arrived | spent) | (arrived & unsolved)
     tied = jnp.any(tied_sequences(token_scores(data, model.head), data.visible))
     unclear = certified & (status == SelectionStatus.ambiguous)
     kind, outcome = decided(
@@ -292,7 +280,7 @@ def conclude(
         program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        rate=rate,
+        rate=fit_rate(program, solution, trajectory, weights_gap(program, solution)),
         trajectory=trajectory,
         details=AttentionFacts(head_state(final.model, data)),
     )

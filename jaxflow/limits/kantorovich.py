@@ -9,6 +9,7 @@ the loss falls like $e^{-q}$, Newton's step is one unit of q however far out, an
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -114,6 +115,13 @@ def kantorovich(
         bound = jnp.max(change)
         bounds.append(jnp.where(definite[k] & ~crossed & jnp.isfinite(bound), bound, jnp.inf))
     return jnp.min(jnp.stack(bounds))
+
+
+def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[[Array], Any]]:
+    """Trained parameters in one row, and the way back to a model."""
+    params, frozen = eqx.partition(model, risk.filter(model))
+    row, unravel = ravel_pytree(params)
+    return row, lambda x: eqx.combine(unravel(x), frozen)
 
 
 def _range(rows: Float[Array, "m p"]) -> Float[Array, "r p"]:

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 from jaxflow._core import check_real, compiled_once, positive_or_one, require, tree_where
 from jaxflow._core.kinks import gated
 from jaxflow.flow import HardMarginState
+from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.model_direction import Margins, ModelStaged, declared_degree, degree_of, kkt_point, margins_of
 from jaxflow.limits.model_facts import KKTPoint, is_homogeneous
-from jaxflow.limits.model_point import flat
 from jaxflow.limits.own_model import wrapped
 from jaxflow.margin import MaxMarginProgram, solve
 from jaxflow.margin.norms import as_norm

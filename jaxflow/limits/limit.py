@@ -201,11 +201,30 @@ class Limit(AbstractPrinted):
         return xarray.Dataset(variables, attrs=attributes)
 
     def plot(self) -> Any:
-        """A Matplotlib figure: the gap along the flow, and the direction (or the point)."""
-        at_point = is_concrete(self.kind) and self.kind.value.ndim == 0 and int(self.kind) == LimitKind.point
-        shown = self.end if at_point else self.flow_direction
-        solution = self.program_solution if self.details.draws_program else None
-        return draw_limit_of(self, shown, self.details.gap_label, None if solution is None else solution.primal)
+        """A Matplotlib figure: the gap along the flow, and the direction (or the point).
+
+        **Raises:** `ValueError` for a batch: plot its members.
+        """
+        from jaxflow.plots import draw_limit
+
+        if not is_concrete(self.kind) or self.kind.value.ndim > 0:
+            raise ValueError("plot: one limit is wanted; of a batch plot its members")
+        shown = self.end if int(self.kind) == LimitKind.point else self.flow_direction
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(shown) if hasattr(leaf, "shape")]
+        joined = leaves[0] if len(leaves) == 1 else np.concatenate([leaf.ravel() for leaf in leaves])
+        data = {
+            "log_times": np.asarray(self.rate.log_times),
+            "gaps": np.asarray(self.rate.gaps),
+            "gap_label": self.details.gap_label,
+            "limit": joined,
+            "limit_label": _NAMES[LimitKind(int(self.kind))],
+            "title": Outcome(int(self.outcome)).name.replace("_", " "),
+        }
+        if self.details.draws_program and self.program_solution is not None:
+            optimum = np.asarray(self.program_solution.primal)
+            if optimum.shape == joined.shape and joined.ndim == 1:
+                data["program"] = optimum
+        return draw_limit(data)
 
     def __str__(self) -> str:
         return in_words(self)
@@ -276,30 +295,3 @@ _NAMES = {
     LimitKind.point: "limit point",
     LimitKind.none: "where the flow was left",
 }
-
-
-def draw_limit_of(limit: Any, values: Any, gap_label: str, program: Any = None) -> Any:
-    """The way to the limit, and the limit itself (see `jaxflow.plots.draw_limit`).
-
-    **Arguments:** `values`: a vector, a matrix, or a pytree whose arrays are joined; `program`: the optimum of the
-    predicted program, of the shape of a vector.
-
-    **Raises:** `ValueError` for a batch: plot its members.
-    """
-    from jaxflow.plots import draw_limit
-
-    if not is_concrete(limit.kind) or limit.kind.value.ndim > 0:
-        raise ValueError("plot: one limit is wanted; of a batch plot its members")
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values) if hasattr(leaf, "shape")]
-    joined = leaves[0] if len(leaves) == 1 else np.concatenate([leaf.ravel() for leaf in leaves])
-    data = {
-        "log_times": np.asarray(limit.rate.log_times),
-        "gaps": np.asarray(limit.rate.gaps),
-        "gap_label": gap_label,
-        "limit": joined,
-        "limit_label": _NAMES[LimitKind(int(limit.kind))],
-        "title": Outcome(int(limit.outcome)).name.replace("_", " "),
-    }
-    if program is not None and np.shape(program) == joined.shape and joined.ndim == 1:
-        data["program"] = np.asarray(program)
-    return draw_limit(data)

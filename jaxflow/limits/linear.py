@@ -1,38 +1,29 @@
 """Limits of linear networks: a direction or a point, with its program and certificates."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxflow._core import (
-    Code,
-    Outcome,
-    compiled_once,
-    good,
-    one_lane_at_a_time,
-    positive_or_one,
-    require,
-)
+from jaxflow._core import Code, Outcome, compiled_once, good, one_lane_at_a_time, positive_or_one, require
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.closed_form import closed_direction
-from jaxflow.limits.limit import Limit, LimitKind, Rate
+from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear_method import LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
-from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
-from jaxflow.limits.network_certificate import network_bounds
-from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
+from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
+from jaxflow.limits.network_facts import NetworkFacts
 from jaxflow.limits.outcome import decided
-from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
-from jaxflow.limits.progress import told
-from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.self_certificate import better_of
-from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
-from jaxflow.limits.units import Units, units_of
+from jaxflow.limits.path import by_gears, out_of_steps
+from jaxflow.limits.rate import fit_rate
+from jaxflow.limits.self_certificate import better_of, network_bounds
+from jaxflow.limits.stages import Count, Positive, coordinates_that_move, network_at_rest, stationarity
+from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
-from jaxflow.margin import Certificate, Lp, ProgramResult, Separability, Solution, certify, recession_cone, solve
+from jaxflow.margin import Lp, ProgramResult, Separability, certify, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
@@ -51,17 +42,10 @@ SLACK = 1e-4
 SMALL_START = 1e-3
 
 
-def find_linear_limit(
-    risk: EmpiricalRisk,
-    model: Any,
-    *,
-    method: Any = None,
-    gap: float | None = None,
-    max_steps: int = 4096,
-    throw: bool = True,
-    progress: Any = False,
-) -> Limit:
-    """`find_limit` for linear networks; arguments and errors are the same."""
+def network_call(
+    risk: EmpiricalRisk, model: Any, method: Any, gap: float | None, max_steps: int
+) -> tuple[Any, Callable[[Any], Limit]]:
+    """The method for a linear network, and what finds the limit by it. **Raises:** as `find_limit`."""
     data = risk.data
     if not isinstance(data, LinearData):
         raise ValueError("risk: a linear network needs a risk on LinearData")
@@ -76,13 +60,8 @@ def find_linear_limit(
         "the theorems assume that all layers of the network are trained",
     )
     gap = checked_gap(gap, jnp.result_type(data.inputs, float))
-    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     numbers = arguments_of(method, gap, max_steps, data)
-
-    def found(method: Any) -> Limit:
-        return _find(risk, model, method, *numbers, rule_of(model))
-
-    return told(found, method, risk, model, throw=throw, progress=progress)
+    return method, lambda method: _find(risk, model, method, *numbers, rule_of(model))
 
 
 @one_lane_at_a_time
@@ -100,31 +79,10 @@ def _by_method(
     del rule
     if risk.loss.margin:
         return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
-    return find_point(risk, model, method, gap, max_steps, _units(risk, model, method))
+    return find_point(risk, model, method, gap, max_steps)
 
 
-def _units(risk: EmpiricalRisk, model: Any, method: AbstractMethod) -> Units | None:
-    own_lengths = isinstance(method, LinearStaged) and (method.near, method.far) == (LinearStaged.near, None)
-    return units_of(risk, model) if own_lengths else None
-
-
-def _begun(
-    risk: EmpiricalRisk, model: Any, method: LinearStaged, gap: Positive, max_steps: Count, rule: Rule
-) -> Underway:
-    units = _units(risk, model, method)
-    within = (risk, model) if units is None else units.inward(risk, model)
-    known = (risk, model, units, within[1], gap, rule)
-    return under_way((method.problem(within[1], gap),), *within, max_steps, known)
-
-
-def _concluded(one: Underway) -> Limit:
-    risk, model, units, begun, gap, _ = one.known
-    if units is None:
-        return conclude_direction(risk, model, one.path, gap)
-    return conclude_direction(risk, model, units.outward(one.path, model), gap, (one.risk, begun, one.path))
-
-
-_outwards = by_gears(_begun, _concluded)
+_outwards = by_gears(begun, lambda one: conclude_direction(*followed(one)))
 
 
 def conclude_direction(
@@ -132,11 +90,9 @@ def conclude_direction(
     model: AbstractLinearNetwork,
     trajectory: Trajectory,
     gap: Positive,
-    inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
 ) -> Limit:
-    """The limit direction that a trajectory of a margin loss points at; `inside`: data, start and path in the units in
-    which it was followed, where those are others. Lengths and rests are judged there."""
-    within, begun, followed_path = (risk, model, trajectory) if inside is None else inside
+    """The limit direction that a trajectory of a margin loss points at."""
+    within, start, inside = in_units(risk, model, trajectory)
     final = trajectory.final
     # Corollary 1 requires a loss below one at some time, and nothing else of the start.
     prediction = predict(risk, final.model if isinstance(model, DeepLinearNetwork) else model, None)
@@ -158,21 +114,21 @@ def conclude_direction(
         beta = final.model.linear_coefficients()
         own_beta = beta / positive_or_one(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
-    ratio = stationarity(followed_path.final)
-    seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
-    kind_of_data = _separability(within.data, begun)  # pyright: ignore[reportArgumentType]
+    ratio = stationarity(inside.final)
+    seems_still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
+    kind_of_data = _separability(within.data, start)  # pyright: ignore[reportArgumentType]
     # Along a channel to infinity gradients are small: only overlapping data have a minimum.
-    still = seems_still & ((kind_of_data == Separability.overlapping) | _unmoved(within, begun))
-    followed, spent = good(trajectory.result), out_of_steps(trajectory)
+    still = seems_still & ((kind_of_data == Separability.overlapping) | _unmoved(within, start))
+    arrived, spent = good(trajectory.result), out_of_steps(trajectory)
     # Of data that are not separable there is no program to solve, whatever a solver returns.
     unsolved = (solution.result == ProgramResult.failed) & (kind_of_data == Separability.separable)
-    broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
-    verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
+    broken = ~(arrived | spent) | (arrived & unsolved & ~seems_still)
+    verdict = judge(own, certificates.primal_value, candidates, solution, inside, gap, start)
     if convex:
         certificate, excess = verdict.certificate, verdict.excess
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
         # such a direction contradicts nothing.
-        lost = jnp.asarray(False) if has_pairs(begun) else largest_entry(begun) < SMALL_START
+        lost = jnp.asarray(False) if has_pairs(start) else largest_entry(start) < SMALL_START
         certified, contradicted = verdict.certified, verdict.contradicted & ~seems_still & ~lost
         optimal = Outcome.globally_optimal
     else:
@@ -188,7 +144,7 @@ def conclude_direction(
 
     kind, outcome = decided(
         broken=broken,
-        rests=still & followed,
+        rests=still & arrived,
         spent=spent,
         contradicted=contradicted,
         infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,
@@ -196,6 +152,13 @@ def conclude_direction(
         optimal=optimal,
     )
     beta = final.model.linear_coefficients()
+    # Predicted are 1 - κ for ℓ1, and one for ℓ2 and for p < 1, where off-support entries of ρ tend to constants.
+    optimum = solution.certificate.primal_value if convex else own.primal_value
+
+    def gap_of(model: Any) -> Array:
+        rho = read(model)
+        return program.norm(rho) / (jnp.min(program.margins(rho)) * optimum) - 1.0
+
     return Limit(
         kind=kind,
         outcome=outcome,
@@ -208,25 +171,20 @@ def conclude_direction(
         program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
+        rate=fit_rate(program, solution, trajectory, gap_of),
         trajectory=trajectory,
         details=NetworkFacts(
             singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
-            residual=jnp.asarray(jnp.nan),
-            error=jnp.asarray(jnp.nan),
-            error_source=Code(ErrorSource.none, ErrorSource),
-            flow_distance=jnp.asarray(0.0),
             closed_form=closed_direction(risk, model, own_beta),
         ),
     )
 
 
 def _separability(data: LinearData, model: AbstractLinearNetwork) -> Code:
-    """Of the data, in the coefficients that move: two diagonal layers that are zero in a coordinate keep it at zero."""
+    """Of the data, in the coefficients that move."""
     rows = data.targets[:, None] * data.inputs
     if isinstance(model, DiagonalLinearNetwork):
-        moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
-        rows = jnp.where(moves[None, :], rows, 0.0)
+        rows = jnp.where(coordinates_that_move(model)[None, :], rows, 0.0)
     return recession_cone(rows).separability
 
 
@@ -234,21 +192,3 @@ def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:
     """Whether the gradient at the start is zero: the flow is a point."""
     gradient = risk.scaled_gradient(start).gradient
     return jnp.all(jnp.stack([jnp.all(g == 0) for g in jax.tree.leaves(gradient)]))
-
-
-def fit_linear_rate(
-    program: Any, read: Any, solution: Solution, own: Certificate, trajectory: Trajectory, convex: bool
-) -> Rate:
-    r"""How the gap of ρ falls with log t along the exact flow; see `Rate`.
-
-    Predicted: $1-\kappa$ for ℓ1, one for ℓ2 and for p < 1, where off-support entries of ρ tend to constants.
-    """
-    saved: Any = trajectory.saved
-    optimum = solution.certificate.primal_value if convex else own.primal_value
-
-    def gap(model: Any) -> Float[Array, ""]:
-        rho = read(model)
-        return program.norm(rho) / (jnp.min(program.margins(rho)) * optimum) - 1.0
-
-    gaps = jax.vmap(gap)(saved.model)
-    return observed_rate(program, solution, saved, gaps)

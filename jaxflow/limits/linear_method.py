@@ -4,29 +4,20 @@ import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
-from jaxflow.flow import (
-    AbstractCoordinates,
-    AbstractStop,
-    Drive,
-    LogTime,
-    Situation,
-    StationaryPoint,
-    Weights,
-)
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, positive_or_one, require
+from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, LogTime, Situation, StationaryPoint, Weights
 from jaxflow.flow.pairs import has_pairs
-from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow
 from jaxflow.limits.stages import Count, Positive, kept
+from jaxflow.limits.steps import implicit_control, kvaerno
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -62,35 +53,34 @@ class Shaken(AbstractCoordinates):
 
     A mode that is as small as the start, or has decayed below it, is added to weights that have grown,
     and has their roundings. Where its size decides the limit, these roundings do too, at every tolerance. The
-    coordinates of a diagonal network do not mix: there every entry is shaken by its own size. `amount` of zero
+    coordinates of a diagonal network do not mix: there `each` entry is shaken by its own size. `amount` of zero
     changes no bit.
     """
 
     inside: AbstractCoordinates
     amount: Float[Array, ""]
+    each: bool = eqx.field(static=True)
 
     def encode(self, risk: Any, model: Any) -> tuple[PyTree, PyTree]:
-        state, context = self.inside.encode(risk, model)
-        return state, (context, isinstance(model, DiagonalLinearNetwork))
+        return self.inside.encode(risk, model)
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
-        return self.inside.decode(context[0], self._moved(context, state))
+        return self.inside.decode(context, self._moved(state))
 
     def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
-        return self.inside.left_behind(context[0])
+        return self.inside.left_behind(context)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        return self.inside.field(context[0], self._moved(context, state))
+        return self.inside.field(context, self._moved(state))
 
-    def _moved(self, context: PyTree, state: PyTree) -> PyTree:
-        each = context[1]
+    def _moved(self, state: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(state)
         largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves]))
         size = ROUNDED * float(jnp.finfo(largest.dtype).eps) * self.amount
 
         def shaken(key: int, x: Array) -> Array:
             signs = jax.random.rademacher(jax.random.key(key), x.shape, x.dtype)
-            return x + size * signs * (x if each else largest)
+            return x + size * signs * (x if self.each else largest)
 
         return jax.tree.unflatten(structure, [shaken(k, x) for k, x in enumerate(leaves)])
 
@@ -154,11 +144,17 @@ class LinearStaged(AbstractMethod):
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         if risk.loss.margin:
-            return follow(self.problem(model, gap), risk, model, max_steps)
+            return follow(self.problem(risk, model, gap), risk, model, max_steps)
         return self._inwards(risk, model, max_steps)
 
-    def problem(self, model: Any, gap: Positive) -> NetworkGears:
+    @property
+    def usual_lengths(self) -> bool:
+        """Whether all lengths are the defaults, which are those of data of order one."""
+        return (self.near, self.far) == (LinearStaged.near, None)
+
+    def problem(self, risk: EmpiricalRisk, model: Any, gap: Positive) -> NetworkGears:
         """The gears of a network under a margin loss."""
+        del risk
         return NetworkGears(
             conserved=kept(model),
             size=largest_entry(model),
@@ -245,13 +241,14 @@ class LinearStaged(AbstractMethod):
         least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
         least = positive_or_one(size) * least
         drive = Drive(
-            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=newton, norm=state_norm)),
-            diffrax.PIDController(rtol=rtol, atol=least, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            kvaerno(digits, newton),
+            implicit_control(rtol=rtol, atol=least),
             Interpolated(ends) | StationaryPoint(ends),
             max_steps,
             self.report,
         )
-        coordinates = Shaken(Weights() if self.coordinates is None else self.coordinates, jnp.asarray(shaken))
+        inside = Weights() if self.coordinates is None else self.coordinates
+        coordinates = Shaken(inside, jnp.asarray(shaken), isinstance(model, DiagonalLinearNetwork))
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
 

@@ -15,20 +15,13 @@ from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import broken
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
-from jaxflow.limits.units import Units
+from jaxflow.limits.units import in_units, units_of
+from jaxflow.limits.verdict import above, is_solved
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import (
-    AbstractPairs,
-    InterpolationProgram,
-    Prediction,
-    pair_limit,
-    pairs_of,
-    predict,
-    primal_map,
-)
+from jaxflow.theory import AbstractPairs, InterpolationProgram, Prediction, pair_limit, pairs_of, predict, primal_map
 from jaxflow.trajectory import Trajectory
 
 # Residual of the outputs, relative to the targets, at which a regression has reached its limit point.
@@ -73,19 +66,16 @@ def find_point(
     method: AbstractMethod,
     gap: Positive,
     max_steps: Count,
-    units: Units | None = None,
 ) -> Limit:
-    """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
-    `units`, where they are given."""
+    """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met."""
     known = known_of(risk, model)
-    within, begun = (risk, model) if units is None else units.inward(risk, model)
+    units = units_of(risk, model) if isinstance(method, LinearStaged) and method.usual_lengths else None
+    within, start = (risk, model) if units is None else units.inward(risk, model)
     if known.pairs is None and isinstance(method, LinearStaged):
-        path, spread = method.continued(within, begun, max_steps, gap, known.by_program)
+        path, spread = method.continued(within, start, max_steps, gap, known.by_program)
     else:
-        path, spread = method.follow(within, begun, max_steps, gap), jnp.asarray(jnp.inf)
-    if units is None:
-        return conclude_point(risk, model, path, known, spread)
-    return conclude_point(risk, model, units.outward(path, model), known, spread, (within, begun, path))
+        path, spread = method.follow(within, start, max_steps, gap), jnp.asarray(jnp.inf)
+    return conclude_point(risk, model, path if units is None else units.outward(path, model), known, spread)
 
 
 def conclude_point(
@@ -94,11 +84,9 @@ def conclude_point(
     trajectory: Trajectory,
     known: Known,
     spread: Float[Array, ""],
-    inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
 ) -> Limit:
-    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`; `inside`:
-    data, start and path in the units in which it was followed."""
-    within, begun, path = (risk, model, trajectory) if inside is None else inside
+    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`."""
+    within, start, inside = in_units(risk, model, trajectory)
     data: Any = risk.data
     final = trajectory.final
     prediction, solution = known.prediction, known.solution
@@ -119,11 +107,9 @@ def conclude_point(
         own = certify(program, beta, nu, "flow")
     eps = float(jnp.finfo(residual.dtype).eps)
     reached = residual <= max(INTERPOLATES, 100.0 * eps)
-    still = network_at_rest(within.data, begun, path)  # pyright: ignore[reportArgumentType]
+    still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
     # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
-    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-    excess = own.primal_value / positive_or_one(solution.certificate.dual_value) - 1.0
-    excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
+    excess = jnp.where(is_solved(solution), above(own.primal_value, solution.certificate.dual_value), jnp.inf)
     contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
     failed = broken(trajectory) & ~reached
     kind, outcome = decided(broken=failed, interpolates=reached, rests=still, contradicted=contradicted)
@@ -144,11 +130,10 @@ def conclude_point(
         flow_certificate=own,
         excess=excess,
         program_solution=solution,
-        stationarity=stationarity(path.final),
+        stationarity=stationarity(inside.final),
         prediction=prediction,
         trajectory=trajectory,
         details=NetworkFacts(
-            singular_residual=jnp.asarray(jnp.nan),
             residual=residual,
             error=error,
             error_source=Code(source, ErrorSource),

@@ -13,12 +13,14 @@ import numpy as np
 from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg, require
 from jaxflow.flow import Scores, Weights
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.any_attention import AnyAttentionGears
+from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
 from jaxflow.limits.attention import LOG_HORIZON, AttentionGears, cap_of, coordinates_of
-from jaxflow.limits.path import AbstractProblem, follow
+from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
 from jaxflow.limits.stages import FAR, FLOOR, Count, Positive, kept
+from jaxflow.limits.units import units_of
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import Rule
 from jaxflow.trajectory import Trajectory
 
 
@@ -92,15 +94,10 @@ class Staged(AbstractMethod):
         given = [x for x in (self.near, self.far, self.horizon) if x is not None]
         require(given == sorted(given), "method", "expected near < far <= horizon")
 
-    def lengths(self, combined: bool, dtype: Any) -> tuple[float, float, float, float]:
-        """`near`, `far`, `horizon` and `cap` with their defaults; log t, of order ρ², must not overflow."""
-        near = (50.0 if combined else 10.0) if self.near is None else self.near
-        far = 1e5 if combined else min(1e130, float(jnp.finfo(dtype).max) ** 0.42)
-        far = far if self.far is None else self.far
-        horizon = max(far, 1e9 if combined else far) if self.horizon is None else self.horizon
-        cap = (float("inf") if combined else 1e3) if self.cap is None else self.cap
-        require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
-        return near, far, horizon, cap
+    @property
+    def usual_lengths(self) -> bool:
+        """Whether all lengths are the defaults, which are those of data of order one."""
+        return (self.near, self.far, self.horizon, self.cap) == (None,) * 4
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         return follow(self.problem(risk, model, gap), risk, model, max_steps)
@@ -129,14 +126,19 @@ class Staged(AbstractMethod):
     def _any(self, risk: EmpiricalRisk, model: Any) -> AnyAttentionGears:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         straight = combined or (isinstance(model, MultiHeadAttention | PromptAttention) and model.degree == 1)
-        near, far, horizon, cap = self.lengths(straight, jnp.result_type(float))
+        near = self.near or (50.0 if straight else 10.0)
+        # log t, of order ρ², must not overflow.
+        longest = min(1e130, float(jnp.finfo(jnp.result_type(float)).max) ** 0.42)
+        far = self.far or (1e5 if straight else longest)
+        horizon = self.horizon or (max(far, 1e9) if straight else far)
+        require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
         return AnyAttentionGears(
             coordinates=Scores() if combined else Weights(),
             solver=accurate_solver() if self.solver is None else self.solver,
             near=near,
             far=far,
             horizon=horizon,
-            cap=cap,
+            cap=self.cap or (float("inf") if straight else 1e3),
             rtol=self.rtol,
             floor=self.floor,
             saves=self.saves,
@@ -144,6 +146,20 @@ class Staged(AbstractMethod):
             composes=isinstance(model, AbstractAttention) and not is_linear(model.head),
             report=self.report,
         )
+
+
+def begun(risk: EmpiricalRisk, model: Any, method: Any, gap: Positive, max_steps: Count, rule: Rule) -> Underway:
+    """An instance at its start, in the gears of `Staged` or `LinearStaged`: in units, if lengths are the usual ones."""
+    units = units_of(risk, model) if method.usual_lengths else None
+    within = (risk, model) if units is None else units.inward(risk, model)
+    # What is compiled holds the program of the rule: another rule is another one.
+    return under_way((method.problem(*within, gap),), *within, max_steps, (risk, model, units, gap, rule))
+
+
+def followed(one: Underway) -> tuple[EmpiricalRisk, Any, Trajectory, Positive]:
+    """The instance, its path and the gap, of what `begun` has begun."""
+    risk, model, units, gap, _ = one.known
+    return risk, model, one.path if units is None else units.outward(one.path, model), gap
 
 
 def arguments_of(method: AbstractMethod, gap: float, max_steps: int, data: Any) -> tuple[Any, Any]:
@@ -171,11 +187,6 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
 def check_report(report: Any) -> None:
     """**Raises:** `ValueError` for what receives no lines."""
     require(report is None or callable(report), "report", "expected a function of a line", got=report)
-
-
-def accurate_solver() -> diffrax.AbstractSolver:
-    """Kvaerno5 with Newton's method to tolerances well below those of a step."""
-    return diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm))
 
 
 def quick_solver() -> diffrax.AbstractSolver:

@@ -32,11 +32,11 @@ from jaxflow._core import (
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
-from jaxflow.limits.kantorovich import kantorovich
+from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import MOST_WEIGHTS, flat, is_long, settle
+from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way

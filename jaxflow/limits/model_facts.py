@@ -3,12 +3,11 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import AbstractPrinted, Code, Outcome
+from jaxflow._core import AbstractPrinted, Code, Outcome, tree_norm
 from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, excess_of, precision_note, unknown, when_of
 from jaxflow.margin import Separability
 from jaxflow.trajectory import describe
@@ -137,7 +136,31 @@ class ModelFacts(AbstractFacts):
         return None if self.linear is None else eqx.filter(bare(self.linear.component), eqx.is_array)
 
     def sentence(self, limit: Limit) -> str:
-        return _sentence(limit)
+        outcome, when = Outcome(int(limit.outcome)), when_of(limit.trajectory)
+        end = describe(limit.trajectory.result)
+        if limit.linear is not None and limit.kind != LimitKind.direction:
+            return _linear_sentence(limit, limit.linear, when, end)
+        if limit.kind == LimitKind.point:
+            return _point_sentence(limit, outcome, when)
+        if limit.linear is not None:
+            return f"{_linear_sentence(limit, limit.linear, when, end)} {_theory_sentence(limit, outcome)}"
+        if limit.kind == LimitKind.none:
+            return f"Undecided at {when} ({end}): {_what_is_open(limit)}{precision_note(limit)}"
+        kkt = limit.kkt
+        slides = int(jnp.sum(kkt.sliding))
+        kinks = f", on {slides} kinks of the model" if slides else ""
+        what = "min |theta|^2/2 s.t. every margin >= 1"
+        parts = [
+            f"The flow's direction tends to a KKT point of {what} (stationary, not necessarily optimal): residual "
+            f"{float(kkt.residual):.1e}, margin {float(limit.margin):.3g} at norm one, "
+            f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
+            f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and "
+            f"from there as the hard-margin flow, to {float(limit.growth):.3g} more in log norm; its direction turned "
+            f"by {float(limit.turned):.1e} meanwhile, with an error of about {float(limit.path_error):.0e}.",
+        ]
+        if limit.prediction is not None:
+            parts.append(_theory_sentence(limit, outcome))
+        return " ".join(parts)
 
 
 # Deviations from homogeneity above this are no rounding; in single precision a hundred roundings are more.
@@ -147,34 +170,6 @@ HOMOGENEOUS = 1e-6
 def is_homogeneous(deviation: Float[Array, "*b"]) -> Bool[Array, "*b"]:
     """Whether a deviation from homogeneity is one of rounding."""
     return deviation <= max(HOMOGENEOUS, 100.0 * float(jnp.finfo(deviation.dtype).eps))
-
-
-def _sentence(limit: Limit) -> str:
-    outcome, when = Outcome(int(limit.outcome)), when_of(limit.trajectory)
-    end = describe(limit.trajectory.result)
-    if limit.linear is not None and limit.kind != LimitKind.direction:
-        return _linear_sentence(limit, limit.linear, when, end)
-    if limit.kind == LimitKind.point:
-        return _point_sentence(limit, outcome, when)
-    if limit.linear is not None:
-        return f"{_linear_sentence(limit, limit.linear, when, end)} {_theory_sentence(limit, outcome)}"
-    if limit.kind == LimitKind.none:
-        return f"Undecided at {when} ({end}): {_what_is_open(limit)}{precision_note(limit)}"
-    kkt = limit.kkt
-    slides = int(jnp.sum(kkt.sliding))
-    kinks = f", on {slides} kinks of the model" if slides else ""
-    what = "min |theta|^2/2 s.t. every margin >= 1"
-    parts = [
-        f"The flow's direction tends to a KKT point of {what} (stationary, not necessarily optimal): residual "
-        f"{float(kkt.residual):.1e}, margin {float(limit.margin):.3g} at norm one, "
-        f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
-        f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and from "
-        f"there as the hard-margin flow, to {float(limit.growth):.3g} more in log norm; its direction turned by "
-        f"{float(limit.turned):.1e} meanwhile, with an error of about {float(limit.path_error):.0e}.",
-    ]
-    if limit.prediction is not None:
-        parts.append(_theory_sentence(limit, outcome))
-    return " ".join(parts)
 
 
 def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> str:
@@ -207,7 +202,7 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
         )
     beside = ""
     if separability is Separability.quasi_separable:
-        size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(facts.component, eqx.is_array))))
+        size = tree_norm(eqx.filter(facts.component, eqx.is_array))
         error, distance = float(facts.error), float(facts.distance)
         found = f"a point of norm {float(size):.3g} (relative error at most {error:.1e})"
         if not np.isfinite(error):
@@ -271,7 +266,7 @@ def _what_is_open(limit: Limit) -> str:
 
 def _point_sentence(limit: Limit, outcome: Outcome, when: str) -> str:
     facts = limit.stationary
-    size = float(jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(limit.end, eqx.is_inexact_array)))))
+    size = float(tree_norm(eqx.filter(limit.end, eqx.is_inexact_array)))
     known = np.isfinite(float(facts.error))
     error = f"relative error about {float(facts.error):.1e}" if known else "relative error unknown"
     where = f"a point of norm {size:.3g}, {error} (relative residual {float(facts.residual):.1e} at {when})"

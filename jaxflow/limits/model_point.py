@@ -6,12 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
-from jaxflow.limits.kantorovich import ROUNDED
+from jaxflow.limits.kantorovich import ROUNDED, flat
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
@@ -137,13 +136,6 @@ def settle(
         error=jnp.where(interpolates, fitted_error, resting_error) / size,
     )
     return point, facts, interpolates
-
-
-def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[[Array], Any]]:
-    """Trained parameters in one row, and the way back to a model."""
-    params, frozen = eqx.partition(model, risk.filter(model))
-    row, unravel = ravel_pytree(params)
-    return row, lambda x: eqx.combine(unravel(x), frozen)
 
 
 def _slopes(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " m"], Float[Array, " m"]]:

@@ -3,13 +3,14 @@
 from enum import IntEnum
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxflow._core import Code, Outcome
 from jaxflow.limits.closed_form import ClosedForm
-from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bound_of, gaps_of, precision_note, when_of
+from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bound_of, gaps_of, precision_note, unknown, when_of
 from jaxflow.theory import InterpolationProgram
 from jaxflow.trajectory import describe
 
@@ -49,12 +50,12 @@ class NetworkFacts(AbstractFacts):
 
     gap_label: ClassVar[str] = "gap along the flow"
     draws_program: ClassVar[bool] = True
-    singular_residual: Float[Array, ""]
-    residual: Float[Array, ""]
-    error: Float[Array, ""]
-    error_source: Code
-    flow_distance: Float[Array, ""]
     closed_form: ClosedForm | None
+    singular_residual: Float[Array, ""] = eqx.field(default_factory=unknown)
+    residual: Float[Array, ""] = eqx.field(default_factory=unknown)
+    error: Float[Array, ""] = eqx.field(default_factory=unknown)
+    error_source: Code = eqx.field(default_factory=lambda: Code(ErrorSource.none, ErrorSource))
+    flow_distance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
 
     def sentence(self, limit: Limit) -> str:
         outcome, when, end = Outcome(int(limit.outcome)), when_of(limit.trajectory), describe(limit.trajectory.result)

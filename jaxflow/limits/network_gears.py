@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, good, linalg
+from jaxflow._core import RESULTS, good
 from jaxflow.flow import (
     AbstractStop,
     ArcLength,
@@ -39,26 +39,23 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.attention import LOG_HORIZON
-from jaxflow.limits.network_certificate import network_certifier
+from jaxflow.limits.attention import EXPONENTS, LOG_HORIZON
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
-from jaxflow.limits.stages import FIRST_STEP, FLOOR, STATIONARY, Count, Positive, stationarity
+from jaxflow.limits.self_certificate import flow_certifier
+from jaxflow.limits.stages import FLOOR, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.steps import FIRST_STEP, TRY_SHARE, WAY_SHARE, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-# ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
-# of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
-# multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
-# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of more layers. Of a fully
-# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
-# certified.
-MARGIN_CAP, CONVEX_CAP = 1e12, 1e10
+# ρ^L at which the flow passes to its limiting dynamics: with multipliers `EXPONENTS`. Newton's method for the
+# weights themselves loses digits that the multipliers need much earlier, and with as many digits as below it takes all
+# of its steps at 1e10, with any at 1e12. Margins keep a floor of one over it, in units of the least margin on the unit
+# sphere, which is 1e-3 and less of more layers. Of a fully connected network, which is held against a convex program,
+# it is to be below the gap; its path ends where it is certified.
+CONVEX_CAP = 1e10
 # Of more layers, with the digits of Newton's method: where exponents have none for the first (two of 64 convolutional
 # networks) the path is followed again at the next of these.
 DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
-# Shares of the budget. Where explicit steps have not arrived by then data are barely separable or not at all, or the
-# path stays at a saddle; saddles take 160 to 440 steps, and the way out 40 to 200, or all of them.
-EXPLICIT_SHARE, SADDLE_SHARE, WEIGHTS_SHARE = 4, 4, 8
 # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
 # roundings of what has grown are taken for errors (steps rejected one by one, three of seven networks of four layers).
 SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
@@ -112,26 +109,24 @@ class NetworkGears(AbstractProblem):
             ends = fitted if self.degree == 2 else still
             # Where which limit is reached does not depend on the path, a stiff one need not be followed closely.
             ends = ends | Stiff() if self.convex else ends
-            most = steps if self.degree == 2 and not self.convex else _share(steps, EXPLICIT_SHARE)
+            most = steps if self.degree == 2 and not self.convex else share_of(steps, WAY_SHARE)
             return Drive(diffrax.Tsit5(), controller, ends, most, self.report)
-        control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         if name == "saddle":
             rtol = max(SADDLE_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
-            newton = linalg.newton(rtol=0.1 * rtol, atol=0.1 * rtol * entry, norm=state_norm)
-            controller = control(rtol=rtol, atol=rtol * entry)
-            solver = diffrax.Kvaerno5(root_finder=newton)
-            return Drive(solver, controller, fitted, _share(steps, SADDLE_SHARE), self.report)
-        certified = CertificateGap(self.gap, network_certifier())
+            controller = implicit_control(rtol=rtol, atol=rtol * entry)
+            solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry)
+            return Drive(solver, controller, fitted, share_of(steps, WAY_SHARE), self.report)
+        certified = CertificateGap(self.gap, flow_certifier())
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
-        controller = control(rtol=1e-4, atol=1e-6)
+        controller = implicit_control(rtol=1e-4, atol=1e-6)
         if name == "multipliers":
             ends = still | certified | AtRest(pairs=self.pairs)
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])
-        solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm))
-        most = steps if len(caps) == 1 else _share(steps, WEIGHTS_SHARE)
-        return Drive(solver, controller, still | certified if self.convex else still, most, self.report)
+        most = steps if len(caps) == 1 else share_of(steps, TRY_SHARE)
+        ends = still | certified if self.convex else still
+        return Drive(kvaerno(digits, 1e-2 * digits), controller, ends, most, self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         coordinates = Halves(self.conserved) if self.pairs else Weights()
@@ -144,9 +139,7 @@ class NetworkGears(AbstractProblem):
         # Rates are fitted where the flow is the exact one.
         saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
         if name == "multipliers":
-            # The length so far, or the size of the weights of a start far out.
-            unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
-            clock = LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, self._exact), timed=False)
+            clock = LogArcLength(unit=start.unit, cap=max(EXPONENTS**0.5, self._exact), timed=False)
             until = LOG_HORIZON if self.far is None else float(np.log(self.far - near))
             return lane(clock=clock, until=until, save_at=saves)
         caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
@@ -163,8 +156,7 @@ class NetworkGears(AbstractProblem):
         if name == "weights":
             again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
             return Shift(jnp.where(again, last, ENDED), ~again)
-        least = self._rest * jnp.exp((self.degree - 1) * jnp.minimum(stretch.final.log_norm, 0.0))
-        outwards = stationarity(stretch.final) > least
+        outwards = ~vanished(stretch.final, self.degree, self._rest)
         # Out of steps a path at a saddle is continued there, and one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, ENDED) if self.convex else jnp.asarray(ENDED)
         onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards
@@ -185,7 +177,3 @@ class NetworkGears(AbstractProblem):
         if float(jnp.finfo(dtype).eps) > 1e-12:
             return DEEP_CAPS[-1:]
         return ((CONVEX_CAP, DEEP_CAPS[0][1]),) if self.convex else DEEP_CAPS
-
-
-def _share(steps: Int[Array, ""], share: int) -> Int[Array, ""]:
-    return jnp.maximum(steps // share, 1)

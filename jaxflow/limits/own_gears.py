@@ -19,17 +19,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
-from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FIRST_STEP, FLOOR, LOG_TIME, STATIONARY, Count, Positive
+from jaxflow.limits.stages import FAR, FLOOR, LOG_TIME, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.steps import FIRST_STEP, IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 EXPLICIT, IMPLICIT = 0, 1
 # A log arc length for implicit steps: a loss that has not fallen up to there does not fall.
 LOG_FAR = 100.0
-# Steps of the implicit gear, each of which costs as much as some fifty explicit ones and more.
-IMPLICIT_STEPS = 4096
 # Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.
 DIGITS = 1e-9
 
@@ -59,13 +57,11 @@ class OwnGears(AbstractProblem):
         rtol = self.rtol
         stop = LossExcess(self.log_loss) | StationaryPoint(self.still, 2)
         if gear == EXPLICIT:
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
             solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
             ends = stop | Stiff() if self.stiff else stop
-            return Drive(solver, controller, ends, max_steps, self.report)
+            return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
         digits = jnp.maximum(1e-2 * rtol, DIGITS)
-        solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=digits, atol=digits, norm=state_norm))
-        controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        solver, controller = kvaerno(digits, digits, linalg.chord), implicit_control(rtol=rtol, atol=1e-2 * rtol)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
@@ -74,14 +70,13 @@ class OwnGears(AbstractProblem):
             return lane(clock=LogTime(), until=LOG_TIME)
         if gear == EXPLICIT:
             return lane(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
-        unit = jnp.exp(jnp.logaddexp(start.here.log_arc_length, start.here.log_norm))
-        return lane(clock=LogArcLength(unit=unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
+        return lane(clock=LogArcLength(unit=start.unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         final, yes = stretch.final, jnp.asarray(True)
         if gear == IMPLICIT or not self.stiff:
             return Shift(jnp.asarray(ENDED), yes)
         size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
-        still = final.log_gradient_norm - size <= jnp.log(self.still) + jnp.minimum(final.log_norm, 0.0)
+        still = vanished(final, 2, self.still)
         ended = good(stretch.result) & ((size <= self.log_loss) | still)
         return Shift(jnp.where(ended | broken(stretch), ENDED, IMPLICIT), yes)

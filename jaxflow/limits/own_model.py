@@ -8,21 +8,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxflow._core import as_boolean, as_integer, compiled_once, one_lane_at_a_time, require
+from jaxflow._core import compiled_once, one_lane_at_a_time, require
 from jaxflow.data import TokenData
 from jaxflow.limits.affine_limit import affine_limit, is_linear
-from jaxflow.limits.limit import Limit, bare
+from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
 from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, point_of
-from jaxflow.limits.progress import told
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
-
-# The budget of explicit steps, which cost microseconds.
-MAX_STEPS = 200_000
 
 
 def is_own(risk: EmpiricalRisk, model: Any) -> bool:
@@ -32,17 +28,10 @@ def is_own(risk: EmpiricalRisk, model: Any) -> bool:
     return not isinstance(risk.data, TokenData)
 
 
-def find_own_limit(
-    risk: EmpiricalRisk,
-    model: Any,
-    *,
-    method: Any = None,
-    gap: float | None = None,
-    max_steps: int | None = None,
-    throw: bool = True,
-    progress: Any = False,
-) -> Limit:
-    """`find_limit` for any other model; arguments and errors are the same."""
+def own_call(
+    risk: EmpiricalRisk, model: Any, method: Any, gap: float | None, max_steps: int
+) -> tuple[Any, Callable[[Any], Limit]]:
+    """The method for any other model, and what finds the limit by it. **Raises:** as `find_limit`."""
     method = ModelStaged() if method is None else method
     require(isinstance(method, ModelStaged), "method", "expected ModelStaged for such a model", got=method)
     require(
@@ -50,8 +39,6 @@ def find_own_limit(
         "risk",
         "from_function hides the margins that a limit is read off; give data and a loss, or use from_margins",
     )
-    max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
-    throw = as_boolean("throw", throw)
     if risk.data is not None:
         risk.data.check()
     risk.check(model)
@@ -87,11 +74,7 @@ def find_own_limit(
         f"{count} trained numbers; limits of this loss are solved by dense systems, for at most {MOST_WEIGHTS}. Train "
         "fewer of them (`trainable` of the risk), or follow the flow with integrate or descend to its end",
     )
-
-    def found(method: Any) -> Limit:
-        return _find(risk, model, method, gap, max_steps, rule)
-
-    return told(found, method, risk, bare(model), throw=throw, progress=progress)
+    return method, lambda method: _find(risk, model, method, gap, max_steps, rule)
 
 
 def wrapped(risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:

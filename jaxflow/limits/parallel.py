@@ -12,7 +12,7 @@ from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_tie
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
 from jaxflow.limits.progress import told
-from jaxflow.limits.stages import Count, Positive, at_rest, minimum_near, stationarity
+from jaxflow.limits.stages import Count, Positive, at_rest, minimum_near
 from jaxflow.models import MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
@@ -56,7 +56,7 @@ def find_limits(
     risk, model = tree_in_float((risk, model))
     throw = as_boolean("throw", throw)
     max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
-    method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
+    method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap)
     if model.degree is None:
         raise ValueError("model: expected layers of one degree, W or factors but not both")
     data: Any = risk.data
@@ -85,8 +85,7 @@ def _find_limits(
     # As in `find_limit`: other rules are another program to compile.
     del rules
     joint = method.follow(risk, model, max_steps, gap)
-    ratio = stationarity(joint.final)
-    rests = minimum_near(risk, joint.final, at_rest(joint.final, ratio, model.degree or 1))
+    rests = minimum_near(risk, joint.final, at_rest(joint.final, model.degree or 1))
     layers = (layer_trajectory(joint, h) for h in range(len(model.parts)))
     parts = zip(model.parts, layers, strict=True)
     return tuple(conclude(risk, part, layer, gap, THEOREM, rests) for part, layer in parts)

@@ -8,16 +8,16 @@ lanes for each gear (`jaxflow.limits.many`).
 
 import abc
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed, tree_norm
+from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed
+from jaxflow._core.trees import tree_norm, tree_where
 from jaxflow.flow import Drive, Lane
 from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.stages import Count, minimum_near, stationarity
@@ -67,6 +67,11 @@ class Start(NamedTuple):
     lost: Int[Array, ""]
     budget: Count
     idle: Bool[Array, ""] | bool = False
+
+    @property
+    def unit(self) -> Float[Array, ""]:
+        """Of a logarithmic clock: the length so far, or the size of the weights if they have not moved that far."""
+        return jnp.exp(jnp.logaddexp(self.here.log_arc_length, self.here.log_norm))
 
     def lane(self, drive: Drive, **how: Any) -> Lane:
         """A lane of `drive` from here, in coordinates and by a clock as `Drive.start` takes them."""
@@ -161,7 +166,7 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
         for gear in range(len(problem.gears)):
             idle = way.gear != gear
             moved = _turned(problem, gear, risk, way, max_steps, idle)
-            way = jax.tree.map(partial(_where, ~idle), moved, way)
+            way = tree_where(~idle, moved, way)
         return eqx.filter(looked_at(risk, way) if problem.doubts else way, eqx.is_array)
 
     return eqx.combine(jax.lax.while_loop(lambda way: ~ended(way), turn, arrays), fixed)
@@ -258,15 +263,11 @@ def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Traj
     if saved is not None and second.saved is not None:
         # The points of the last stretch that has reached any.
         later = shift(second.saved)
-        saved = jax.tree.map(partial(_where, keep & jnp.any(later.reached)), later, saved)
+        saved = tree_where(keep & jnp.any(later.reached), later, saved)
     stats = {name: first.stats[name] + second.stats[name] for name in COUNTS}
     regime = Code(jnp.where(keep, second.regime.value, first.regime.value), Regime)
-    final = jax.tree.map(partial(_where, keep), shift(second.final), start)
+    final = tree_where(keep, shift(second.final), start)
     return Trajectory(final, saved, regime, RESULTS.where(keep, second.result, first.result), stats)
-
-
-def _where(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
-    return jnp.where(condition, new, old) if eqx.is_array(new) else new
 
 
 def _with_saves(stretch: Trajectory, count: int) -> Trajectory:

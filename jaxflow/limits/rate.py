@@ -1,5 +1,6 @@
 """The observed rate of the flow against the one that the dual predicts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,33 +8,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow._core import linalg, positive_or_one
+from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.margin import L1, AbstractProgram, AttentionProgram, Nuclear, Solution, certify
 from jaxflow.trajectory import Trajectory
 
-# Singular values and entries of a certified solution (gap 1e-10) below this share of the largest are zero.
-ZERO = 1e-5
 
+def fit_rate(
+    program: AbstractProgram, solution: Solution, trajectory: Trajectory, gap: Callable[[Any], Float[Array, ""]]
+) -> Rate:
+    r"""The power of log t by which the gap of a model falls over the save points, beside the one that the dual
+    predicts; the prediction alone where nothing was saved.
 
-def fit_rate(program: AttentionProgram, solution: Solution, trajectory: Trajectory) -> Rate:
-    r"""Fits $\log(\text{gap of }W(t))$ against $\log\log t$ over the save points."""
-    saved = trajectory.saved
+    Least squares of $\log(\text{gap})$ against $\log\log t$.
+    """
+    saved: Any = trajectory.saved
+    predicted = 1.0 - off_support(program, solution)
     if saved is None:
-        raise ValueError("trajectory: a rate needs save points")
-    optimum = solution.certificate.primal_value
-
-    def gap(model) -> Float[Array, ""]:
-        value = certify(program, as_primal(program, model.combined_weights()), solution.dual).primal_value
-        return value / optimum - 1.0
-
+        return Rate(predicted=predicted)
     models = jax.tree.map(lambda x: _unreached_to_zero(x, saved.reached), saved.model)
     gaps = jax.vmap(gap)(models)
-    return observed_rate(program, solution, saved, gaps)
-
-
-def observed_rate(program: AbstractProgram, solution: Solution, saved: Any, gaps: Float[Array, " saves"]) -> Rate:
-    r"""The power of log t by which the gaps at the save points `saved` fall, beside the one that the dual predicts."""
     usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
     x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
     y = jnp.log(jnp.where(usable, gaps, 1.0))
@@ -44,15 +39,20 @@ def observed_rate(program: AbstractProgram, solution: Solution, saved: Any, gaps
     slope = jnp.sum(centre * y) / positive_or_one(spread)
     return Rate(
         exponent=jnp.where(enough, -slope, jnp.nan),
-        predicted=1.0 - off_support(program, solution),
+        predicted=predicted,
         log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
         gaps=jnp.where(saved.reached, gaps, jnp.nan),
     )
 
 
-def no_rate(program: AttentionProgram, solution: Solution) -> Rate:
-    """What is left of a `Rate` where nothing was saved along the flow: the prediction."""
-    return Rate(jnp.asarray(jnp.nan), 1.0 - off_support(program, solution), jnp.zeros(0), jnp.zeros(0))
+def weights_gap(program: AttentionProgram, solution: Solution) -> Callable[[Any], Float[Array, ""]]:
+    """The gap of the weights of attention, as a function of the model."""
+
+    def gap(model: Any) -> Float[Array, ""]:
+        value = certify(program, as_primal(program, model.combined_weights()), solution.dual).primal_value
+        return value / solution.certificate.primal_value - 1.0
+
+    return gap
 
 
 def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""]:
@@ -68,7 +68,8 @@ def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""
         sizes, values = linalg.singular_values(primal), linalg.singular_values(combined)
     else:
         return jnp.zeros(())
-    off = sizes <= ZERO * jnp.max(sizes)
+    # Of a solution with a gap of ROUNDED.
+    off = sizes <= ROUNDED**0.5 * jnp.max(sizes)
     largest = jnp.max(values)
     return jnp.max(jnp.where(off, values, 0.0)) / positive_or_one(largest)
 

@@ -8,19 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
-from jaxflow._core import ScaledGradient, checked
-from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, certify
-from jaxflow.models import AbstractAttention
+from jaxflow._core import ScaledGradient, checked, positive_or_one, tree_where
+from jaxflow.limits.kantorovich import ROUNDED
+from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, Lp, certify
+from jaxflow.models import AbstractAttention, AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import predict
+from jaxflow.theory import predict, primal_map
 
 # A token that still receives this much attention at the end belongs to the selection. Saturation goes on
 # exponentially, so that only tokens whose share tends to a constant stay above it.
 SELECTED_ATTENTION = 1e-3
 # Attention has settled when nothing lies between this and the selected tokens' share.
 MASKED_ATTENTION = 1e-6
-# Weights are diagonal where nothing off the diagonal is larger than some thousand roundings, relative to the largest.
-DIAGONAL = 1e-12
 
 
 def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
@@ -37,11 +36,7 @@ def settled(attention: Float[Array, "*n T"], visible: Bool[Array, "*n T"] | None
 
 def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "..."]:
     r"""$\dot W$ for a velocity of the parameters, for factors $\dot KQ^\top+K\dot Q^\top$."""
-    # Frozen leaves are None in the velocity: fill them with zeros of the model's own structure.
-    params, frozen = eqx.partition(model, jax.tree.map(lambda v: v is not None, velocity, is_leaf=_is_none))
-    tangent = eqx.filter(velocity, jax.tree.map(lambda _: True, velocity))
-    _, out = jax.jvp(lambda p: eqx.combine(p, frozen).combined_weights(), (params,), (tangent,))
-    return out
+    return eqx.filter_jvp(lambda m: m.combined_weights(), (model,), (velocity,))[1]
 
 
 def as_primal(program: AbstractProgram, weights: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
@@ -71,7 +66,7 @@ def flow_bounds(
     certificates = jax.vmap(lambda weights: certify(program, as_primal(program, weights), dual, "flow"))(directions)
     if program.primal_zero.ndim == 1 and directions.ndim == 3:
         off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))
-        diagonal = jnp.max(off, axis=(1, 2)) <= DIAGONAL * jnp.max(jnp.abs(directions), axis=(1, 2))
+        diagonal = jnp.max(off, axis=(1, 2)) <= ROUNDED * jnp.max(jnp.abs(directions), axis=(1, 2))
         certificates = jax.vmap(valid_where)(diagonal, certificates)
     return certificates, directions
 
@@ -108,11 +103,34 @@ def better_of(
     return certificate, direction / jnp.where(positive, margin, 1.0)
 
 
+def network_bounds(
+    program: Any, read: Any, model: Any, velocity: PyTree, multipliers: Any
+) -> tuple[Certificate, Inexact[Array, "2 m"]]:
+    r"""`flow_bounds` for linear networks: of the velocity of ρ (see `jaxflow.theory.primal_map`) and of ρ, the largest
+    entries one; of ρ alone, twice, where the program is not convex."""
+    primal, moving = eqx.filter_jvp(read, (model,), (velocity,))
+    directions = jnp.stack([primal if isinstance(program.norm, Lp) else moving, primal])
+    directions = directions / positive_or_one(jnp.max(jnp.abs(directions), axis=1, keepdims=True))
+    dual = jnp.abs(multipliers)
+    return jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(directions), directions
+
+
+def network_certificate(
+    risk: EmpiricalRisk, model: Any, velocity: PyTree, multipliers: Any
+) -> tuple[Certificate, Inexact[Array, " m"]]:
+    """The better of these certificates, and its point at margin one. **Raises:** `ValueError` where no theorem names a
+    program."""
+    program, read = predict(risk, model).program, primal_map(risk, model)
+    return better_of(program, *network_bounds(program, read, model, velocity, multipliers))
+
+
 def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
     """What `CertificateGap` evaluates after every step: the certificate for the tokens that attention currently
-    selects."""
+    selects; of a linear network under a margin loss, its own."""
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
+        if isinstance(model, AbstractLinearNetwork):
+            return network_certificate(risk, model, velocity, scaled.multipliers)[0]
         data: Any = risk.data
         attention = model.attention(data)
         program: Any = predict(risk, model, select(attention)).program
@@ -134,8 +152,4 @@ def valid_if(condition: Bool[Array, ""], certificate: Certificate) -> Certificat
 
 def valid_where(condition: Bool[Array, ""], certificate: Certificate) -> Certificate:
     """The certificate where `condition` holds, elsewhere `Certificate.none()`."""
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), certificate, Certificate.none())
-
-
-def _is_none(x: Any) -> bool:
-    return x is None
+    return tree_where(condition, certificate, Certificate.none())

@@ -5,14 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import one_lane_at_a_time, positive_or_one, tree_norm
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
-from jaxflow.limits.kantorovich import kantorovich
+from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
@@ -24,9 +23,6 @@ STATIONARY = 1e-6
 PULLED = 1e-3
 # The relative error of what is called a stationary point.
 LARGEST_POINT_ERROR = 1e-2
-# The first step in a logarithmic clock, or in the length of a path of attention. Diffrax's own rule evaluates the field
-# twice more, once ahead, where it may overflow.
-FIRST_STEP = 0.01
 # The clock becomes a time where pushes cancel: a path into a finite point has finite length.
 FLOOR = 0.03
 # An arc length that no explicit stretch needs: it would take a million steps and more, and stiffness or a rule ends the
@@ -35,8 +31,6 @@ FAR = 1e6
 # Log time at which a path that has not come to an end is left: at rates of 1e-6 it has come to its point, and what is
 # left of terms that fall like 1/t is rounding.
 LOG_TIME = 30.0
-# Sizes of data up to this power of two, or down to its inverse, are of order one.
-ORDER_ONE = 10
 
 # What a caller gives as a number, and a compiled program takes as an array: one program for all gaps and budgets.
 Positive = float | Float[Array, ""]
@@ -54,19 +48,24 @@ def stationarity(final: Point) -> Float[Array, ""]:
     return jnp.where(jnp.isnan(total), jnp.inf, ratio)
 
 
-def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any = None) -> Bool[Array, ""]:
-    r"""Whether `ratio`, $\|\nabla L\|/\sum|p|$, is small because pushes cancel and not because the weights are small.
+def vanished(final: Point, degree: int, tolerance: float = STATIONARY) -> Bool[Array, ""]:
+    r"""Whether $\|\nabla L\|/\sum|p|$ is small because pushes cancel and not because the weights are small.
 
     At weights of norm ρ, homogeneous of degree L in the parameters, it is of order $\rho^{L-1}$ wherever nothing
-    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero. Nor is a saddle a rest which an
-    entry of diagonal weights leaves, however small it still is; `conserved` as in `pair_growth`.
+    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero.
     """
     # Of weights themselves a start at zero is as good as any: ρ^0, where ρ = 0 has no logarithm.
     size = 1.0 if degree == 1 else jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))
-    rests = (ratio <= STATIONARY * size) & _readable(final)
+    return stationarity(final) <= tolerance * size
+
+
+def at_rest(final: Point, degree: int, conserved: Any = None) -> Bool[Array, ""]:
+    r"""Whether the gradient has `vanished`, and its size is readable. Nor is a saddle a rest which an entry of diagonal
+    weights leaves, however small it still is; `conserved` as in `pair_growth`."""
+    rests = vanished(final, degree) & _readable(final)
     if not has_pairs(final.model):
         return rests
-    growth = pair_growth(_moving(final), final.velocity, conserved)
+    growth, ratio = pair_growth(_moving(final), final.velocity, conserved), stationarity(final)
     return rests & ((ratio == 0) | (growth <= STATIONARY / jnp.where(ratio == 0, 1.0, ratio)))
 
 
@@ -75,11 +74,7 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
     nearby, on the directions that move logits. False where it is not `looked` for."""
     data: Any = risk.data
     model: Any = here.model
-    params, frozen = eqx.partition(model, risk.filter(model))
-    theta, unravel = ravel_pytree(params)
-
-    def model_at(x: Array) -> Any:
-        return eqx.combine(unravel(x), frozen)
+    theta, model_at = flat(risk, model)
 
     def gaps(x: Array) -> Array:
         layers = getattr(model_at(x), "parts", (model_at(x),))
@@ -111,24 +106,22 @@ def _readable(final: Point) -> Bool[Array, ""]:
 def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Bool[Array, ""]:
     r"""`at_rest` for a path of a linear network that starts at `model`.
 
-    Inputs far from order one are the unit of the gradient. $X^\top p$ vanishes too, wherever it moves anything: layers
+    The data are of order one (see `jaxflow.limits.units`). $X^\top p$ vanishes too, wherever it moves anything: layers
     with a coordinate (or a mode) of 1e-5 hide what pulls at it in their own gradient, which has products of it, and the
     flow leaves such a saddle late.
     """
     final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
-    scale = jnp.max(jnp.abs(data.inputs))
-    size = scale * jnp.max(jnp.linalg.norm(data.inputs / positive_or_one(scale), axis=-1))
-    ordinary = (size == 0) | (jnp.abs(jnp.log2(positive_or_one(size))) <= ORDER_ONE)
-    unit = jnp.where(ordinary, 1.0, size)
-    rests = at_rest(final, stationarity(final) / unit, model.degree, kept(model))
-    total = jnp.sum(jnp.abs(p))
-    pull = jnp.abs(p @ data.inputs) / (positive_or_one(total) * unit)
+    rests = at_rest(final, model.degree, kept(model))
+    pull = jnp.abs(p @ data.inputs) / positive_or_one(jnp.sum(jnp.abs(p)))
     if not isinstance(model, DiagonalLinearNetwork):
         # Entries mix, and zeros look like what rounding will move: a start that nothing moves is at rest.
         return rests & ((stationarity(final) == 0) | ~jnp.any(pull > PULLED))
-    # Two layers that are zero in a coordinate keep it at zero.
-    moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
-    return rests & ~jnp.any(moves & (pull > PULLED))
+    return rests & ~jnp.any(coordinates_that_move(model) & (pull > PULLED))
+
+
+def coordinates_that_move(model: DiagonalLinearNetwork) -> Bool[Array, " d"]:
+    """Two layers that are zero in a coordinate keep it at zero."""
+    return jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
 
 
 def kept(model: Any) -> Any:

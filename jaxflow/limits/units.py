@@ -23,11 +23,12 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import LinearData, TokenData
-from jaxflow.limits.stages import ORDER_ONE
 from jaxflow.models import AbstractLinearNetwork, LinearHead
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
+# Sizes of data up to this power of two, or down to its inverse, are of order one.
+ORDER_ONE = 10
 # The power of two of the largest weight of a network's start, in these units.
 MOST = 26.0
 
@@ -63,19 +64,11 @@ class Units(eqx.Module):
         final = self._point(path.final, model)
         return eqx.tree_at(lambda t: (t.final, t.saved), path, (final, saved), is_leaf=lambda x: x is path.saved)
 
-    def lengths_inward(self, path: Trajectory) -> Trajectory:
-        """The end of a path with its lengths and its gradient in these units, in which it is judged."""
-        log, final = jnp.log(self.weights), path.final
-        return eqx.tree_at(
-            lambda t: (t.final.model, t.final.log_arc_length, t.final.log_norm, t.final.log_gradient_norm),
-            path,
-            (
-                _scaled(final.model, self.weights),
-                final.log_arc_length + log,
-                final.log_norm + log,
-                final.log_gradient_norm - log,
-            ),
-        )
+    def inside(self, risk: EmpiricalRisk, model: Any, path: Trajectory) -> tuple[EmpiricalRisk, Any, Trajectory]:
+        """Data, start and the end of a path in these units, in which it is judged."""
+        inverse = jax.tree.map(lambda x: 1.0 / x, self)
+        final = inverse._point(path.final, path.final.model)
+        return *self.inward(risk, model), Trajectory(final, None, path.regime, path.result, path.stats)
 
     def _point(self, point: Point, model: Any) -> Point:
         c, b = jnp.log(self.weights), jnp.log(self.loss)
@@ -104,6 +97,12 @@ class Units(eqx.Module):
                 point.log_gradient_norm + c + 2.0 * b,
             ),
         )
+
+
+def in_units(risk: EmpiricalRisk, model: Any, path: Trajectory) -> tuple[EmpiricalRisk, Any, Trajectory]:
+    """Data, start and path in units in which data are of order one: in them lengths and rests are judged."""
+    units = units_of(risk, model)
+    return (risk, model, path) if units is None else units.inside(risk, model, path)
 
 
 def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:

@@ -12,14 +12,12 @@ from jaxflow.limits.stages import Positive, kept, left_by_pairs
 from jaxflow.margin import Certificate, ProgramResult, Solution
 from jaxflow.trajectory import Trajectory
 
-# A flow that stands elsewhere: its direction is this far above the optimum, and stays there. At log ρ a component with
-# slack c = 2(1 - κ) has decayed to ρ^-c of the direction; velocity and weights then differ by c of it, in the excess
-# as in the direction, and it adds at most c/2 to the excess. A component below the drift tolerance (c <= `STILL`)
-# is therefore below `ELSEWHERE`: only a limit that is not the program's is above it and stays.
+# A flow stands elsewhere where its direction is this far above the optimum and stays there: velocity and weights differ
+# by no more than this, at an arc length of at least its inverse, where a start of order one is no larger share of the
+# weights. At log ρ a component with slack c = 2(1 - κ) has decayed to ρ^-c of the direction; velocity and weights then
+# differ by c of it, in the excess as in the direction, and it adds at most c/2 to the excess. A component that passes
+# for standing still is therefore below: only a limit that is not the program's is above.
 ELSEWHERE = 1e-3
-STILL = 1e-3
-# No direction is judged before this arc length: what a start of order one adds to the weights is then of order `STILL`.
-LOG_LENGTH = float(np.log(1e3))
 
 
 class Verdict(eqx.Module):
@@ -65,16 +63,13 @@ def judge(
     `solution`: of the program; `gap`: what counts as certified; `start`: the first model.
     """
     theirs = solution.certificate
-    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-    solved = solved & (jnp.abs(theirs.duality_gap) <= gap)
-    bound = jnp.where(jnp.isfinite(theirs.dual_value) & (theirs.dual_value > 0), theirs.dual_value, 0.0)
-    excess = _above(own.primal_value, bound)
-    velocity, weights = _above(values[0], bound), _above(values[1], bound)
-    still = _stand_still(directions) & (trajectory.final.log_arc_length >= LOG_LENGTH)
+    solved = is_solved(solution) & (jnp.abs(theirs.duality_gap) <= gap)
+    excess, velocity, weights = (above(value, theirs.dual_value) for value in (own.primal_value, *values))
+    still = _stand_still(directions) & (trajectory.final.log_arc_length >= -np.log(ELSEWHERE))
     still = still & ~left_by_pairs(trajectory.final, kept(start))
     nowhere = jnp.isinf(weights)
     apart = jnp.abs(velocity - jnp.where(nowhere, 0.0, weights))
-    stays = jnp.where(nowhere, jnp.isinf(velocity), apart <= STILL * weights)
+    stays = jnp.where(nowhere, jnp.isinf(velocity), apart <= ELSEWHERE * weights)
     return Verdict(
         certificate=with_the_better_bound(own, theirs),
         excess=excess,
@@ -82,6 +77,11 @@ def judge(
         stands_still=still,
         contradicted=solved & still & stays & (weights > ELSEWHERE),
     )
+
+
+def is_solved(solution: Solution) -> Bool[Array, ""]:
+    """Whether a program has a solution that counts, if only an inaccurate one."""
+    return jnp.asarray(solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
 
 
 def with_the_better_bound(own: Certificate, theirs: Certificate) -> Certificate:
@@ -93,15 +93,16 @@ def with_the_better_bound(own: Certificate, theirs: Certificate) -> Certificate:
         own,
         (
             dual,
-            jnp.where(better, _above(own.primal_value, dual), own.duality_gap),
+            jnp.where(better, above(own.primal_value, dual), own.duality_gap),
             jnp.where(better, theirs.source.value, own.source.value),
             jnp.where(better, theirs.farkas, own.farkas),
         ),
     )
 
 
-def _above(value: Float[Array, ""], bound: Float[Array, ""]) -> Float[Array, ""]:
-    usable = jnp.isfinite(value) & (bound > 0)
+def above(value: Float[Array, ""], bound: Float[Array, ""]) -> Float[Array, ""]:
+    """The excess of a value over a bound, relative to it; +inf where there is none."""
+    usable = jnp.isfinite(value) & jnp.isfinite(bound) & (bound > 0)
     return jnp.where(usable, value / jnp.where(usable, bound, 1.0) - 1.0, jnp.inf)
 
 
@@ -113,4 +114,4 @@ def _stand_still(directions: Inexact[Array, "2 ..."]) -> Bool[Array, ""]:
     unit = jnp.where(usable, flat / jnp.where(usable, largest, 1.0), 0.0)
     size = jnp.linalg.norm(unit, axis=1, keepdims=True)
     unit = unit / positive_or_one(size)
-    return usable & (jnp.linalg.norm(unit[0] - unit[1]) <= STILL)
+    return usable & (jnp.linalg.norm(unit[0] - unit[1]) <= ELSEWHERE)

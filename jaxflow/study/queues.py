@@ -50,7 +50,7 @@ class Instance(eqx.Module):
     @staticmethod
     def of(risk: EmpiricalRisk, model: Any) -> "Instance":
         """As `find_limit` follows it by default. **Raises:** as `find_limit`."""
-        check_arguments(risk, model, AbstractAttention, None, None, MAX_STEPS)
+        check_arguments(risk, model, AbstractAttention, None, None)
         small = reduced(risk, model, rule_of(model), shared=True)
         inside = (risk, model) if small is None else (small.risk, small.model)
         units = units_of(*inside)

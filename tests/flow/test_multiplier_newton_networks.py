@@ -14,7 +14,7 @@ from jaxflow.flow import ArcLength, Drive, Factors, LogArcLength, MultiplierNewt
 from jaxflow.flow.margins import AffineMargins, BilinearMargins, PairMargins, QuadraticMargins
 from jaxflow.flow.solvers import as_terms, state_norm
 from jaxflow.flow.system import make_system
-from jaxflow.limits.network_certificate import network_certificate
+from jaxflow.limits.self_certificate import network_certificate
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.models import (
     CombinedAttention,

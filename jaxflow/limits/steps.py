@@ -1,0 +1,41 @@
+"""The steps of gears: the first one, the controllers of explicit and implicit ones, and an implicit method."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import diffrax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxflow._core import linalg
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.stages import Positive
+
+# The first step in a logarithmic clock, or in the length of a path of attention. Diffrax's own rule evaluates the field
+# twice more, once ahead, where it may overflow.
+FIRST_STEP = 0.01
+# Steps of implicit methods: of linear networks in all, and of any budget for a caller's own model, for which one costs
+# as much as some fifty explicit ones and more.
+IMPLICIT_STEPS = 4096
+# The shares of a budget, one over these numbers. Of a stretch on the way: where explicit steps of a network have not
+# arrived by then data are barely separable or not at all, or the path stays at a saddle, which takes 160 to 440 steps.
+# Of a stretch that may come to nothing: multipliers take 10 to 120 steps, and deep weights 40 to 200, or all of them.
+WAY_SHARE, TRY_SHARE = 4, 8
+# Less sensitive than Diffrax's default, as its documentation suggests for stiff problems.
+implicit_control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+
+
+def share_of(steps: Int[Array, ""], share: int) -> Int[Array, ""]:
+    """One of so many shares of a budget, a step at least."""
+    return jnp.maximum(steps // share, 1)
+
+
+def explicit_control(rtol: Positive) -> diffrax.PIDController:
+    """The steps of an explicit method."""
+    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+
+
+def kvaerno(rtol: Positive, atol: Positive, finder: Callable[..., Any] = linalg.newton) -> diffrax.Kvaerno5:
+    """Kvaerno5 with Newton's method to tolerances well below those of a step, or another root `finder`."""
+    return diffrax.Kvaerno5(root_finder=finder(rtol=rtol, atol=atol, norm=state_norm))
