@@ -11,7 +11,7 @@ from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
-from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, Sequence, linear_path, linear_stages, measure_parts
+from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.registry import register
@@ -110,7 +110,8 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     # Where nothing follows: half as long again as the last stage took.
     ends = np.append(around[2:], times[-1] + 0.5 * np.diff(around)[-1])[:count]
     there = np.zeros((0, products.shape[1]))
-    stage = Sequence(np.asarray(stages.coordinates)[:count], times, products, np.asarray(stages.exponents)[:count])
+    coordinates, exponents = (np.asarray(x)[:count] for x in (stages.coordinates, stages.exponents))
+    stage = Table(coordinates=coordinates, times=times, products=products, exponents=exponents)
     for step, log_alpha in enumerate(LOG_ALPHAS):
         start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
         controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
@@ -130,7 +131,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     return nothing.replace(inside=inside, entering=entering, drift=drift)
 
 
-def _parts(path: ProductPath, stages: Sequence) -> dict[str, np.ndarray]:
+def _parts(path: ProductPath, stages: Table) -> dict[str, np.ndarray]:
     """On the path's steps, each divided by FINE: within a stage a step is one e-fold."""
     starts, shares = path.times[:-1, None], np.arange(FINE) / FINE
     times = np.append((starts + shares * np.diff(path.times)[:, None]).ravel(), path.times[-1])
@@ -231,7 +232,7 @@ def linear_again(key: Any) -> Table:
     risk, model = draw(key, "linear")
     data: Any = risk.data
     X, y = np.asarray(data.inputs), np.asarray(data.targets)
-    stages, _, _ = linear_stages(X, y, STAGES)
+    stages = linear_stages(X, y, STAGES)
     until = float(stages.times[-1] + 0.5 * np.diff(np.append(0.0, stages.times))[-1])
     found: dict[str, Any] = {name: np.full((1, 1, len(LOG_ALPHAS), len(stages.times)), np.nan) for name in NAMES}
     for step, log_alpha in enumerate(LOG_ALPHAS):

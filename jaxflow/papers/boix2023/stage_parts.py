@@ -2,31 +2,24 @@ r"""Parts (A) and (B) of a stage (Appendix C): the plateau at $\theta^k$, until 
 follows, until $\theta^{k+1}$ is near. In NumPy, for paths of any integrator; and linear networks by SciPy alone.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import nnls
+
+from jaxflow.papers.table import Table
 
 # ρ of (26), and the distance that ends part (B): the paper's is ρ over 4p, times the accuracy in time.
 RHO = 1e-2
 NEAR = 1e-2 * RHO
 
 
-class Sequence(NamedTuple):
-    """k stages of Algorithm 1: $i_k$ `(k,)`, $T_{k+1}$ `(k,)`, products `(k, p)` and $b^{k+1}$ `(k, p)`."""
-
-    coordinates: np.ndarray
-    times: np.ndarray
-    products: np.ndarray
-    exponents: np.ndarray
-
-
 NAMES = ("opens", "stays", "weight", "others", "exponent", "length", "factor")
 
 
 def measure_parts(
-    times: np.ndarray, log_sums: np.ndarray, log_conserved: np.ndarray, log_alpha: float, stages: Sequence
+    times: np.ndarray, log_sums: np.ndarray, log_conserved: np.ndarray, log_alpha: float, stages: Table
 ) -> dict[str, np.ndarray]:
     r"""Each of `NAMES`, stage by stage `(k,)`, NaN from where the path does not get near $\theta^k$.
 
@@ -36,7 +29,8 @@ def measure_parts(
     $v_{i_k}$ has relative to the one predicted, is `weight`, and `exponent` is the largest $|\log_\alpha w-b^{k+1}|$.
     Part (B) takes `length`, in the flow's own time, and changes $\log w$ by at most `factor`.
 
-    **Arguments:** a path in rescaled `times` `(m,)`: $\log(u+v)$ `(m, p)`, $\log(u^2-v^2)$ `(p,)`.
+    **Arguments:** a path in rescaled `times` `(m,)`: $\log(u+v)$ `(m, p)`, $\log(u^2-v^2)$ `(p,)`; `stages`, of
+    Algorithm 1: `coordinates` $i_k$ and `times` $T_{k+1}$ `(k,)`, `products` and `exponents` $b^{k+1}$ `(k, p)`.
     """
     large, small = np.exp(log_sums), np.exp(log_conserved - log_sums)
     u, v = 0.5 * (large + small), 0.5 * (large - small)
@@ -86,11 +80,11 @@ def _between(values: np.ndarray, at: float) -> Any:
     return values[whole] + (at - whole) * (values[whole + 1] - values[whole])
 
 
-def linear_stages(X: np.ndarray, y: np.ndarray, most: int) -> tuple[Sequence, np.ndarray, bool]:
+def linear_stages(X: np.ndarray, y: np.ndarray, most: int) -> Table:
     r"""Algorithm 1 of a linear diagonal network on $\frac1{2n}\|Xa-y\|^2$, by SciPy's NNLS.
 
-    A limit of the flow within one orthant is the minimum there. **Returns:** the stages; $g(\theta^{k+1})$ `(k, p)`;
-    whether the last of them has no successor.
+    A limit of the flow within one orthant is the minimum there. **Returns:** the stages of `measure_parts`, and the
+    `slopes` $g(\theta^{k+1})$ `(k, p)`.
     """
     n, p = X.shape
     products, b, time = np.zeros(p), np.ones(p), 0.0
@@ -110,8 +104,8 @@ def linear_stages(X: np.ndarray, y: np.ndarray, most: int) -> tuple[Sequence, np
         products[on] = signs[on] * nnls(X[:, on] * signs[on], y)[0]
         g = np.where(products != 0.0, 0.0, X.T @ (y - X @ products) / n)
         rows.append((i, time, products, b, g))
-    columns = [np.asarray(column) for column in zip(*rows, strict=True)]
-    return Sequence(*columns[:4]), columns[4], len(rows) < most
+    names = ("coordinates", "times", "products", "exponents", "slopes")
+    return Table({name: np.asarray(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
 
 
 def linear_path(

@@ -181,9 +181,9 @@ def _left_behind(numbers: Table) -> np.ndarray:
 
 def _left_behind_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     X, y = _samples(draw.instance("algorithm", at[0])[0])
-    stages, slopes, _ = linear_stages(np.asarray(X), np.asarray(y), STAGES)
+    stages = linear_stages(np.asarray(X), np.asarray(y), STAGES)
     learned = np.ones(len(stages.times), bool)
-    return float(left_behind(learned, stages.times, stages.products != 0.0, stages.exponents, slopes))
+    return float(left_behind(learned, stages.times, stages.products != 0.0, stages.exponents, stages.slopes))
 
 
 GROWS = Statement[Table](
