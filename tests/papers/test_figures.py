@@ -76,7 +76,7 @@ def runs_in_the_plane(numbers: Table, claims: list[Finding]) -> None:
 
 
 def columns_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
-    assert len(claims) == 6
+    assert len(claims) == 8
     for way in column_runs.NAMES:
         runs = column_runs.runs_of(numbers, way)
         usable = column_runs.usable(runs)

@@ -184,12 +184,14 @@ def test_what_is_undecided_or_outside_is_counted() -> None:
 
 
 def column_numbers(misalignment: float, floor: float) -> Table:
-    """Two values of n, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
-    shape = (4, 2)
+    """Two values of n and T, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
+    shape = (6, 2)
     runs = [
         Table(
-            misalignment=np.repeat([[misalignment], [1e-3], [misalignment + 0.01], [1e-3]], 2, axis=1),
-            floor=np.repeat([[floor], [0.0]] * 2, 2, axis=1),
+            misalignment=np.repeat([misalignment, 2e-3, misalignment + 0.01, 1e-3, misalignment, 1e-3], 2).reshape(
+                shape
+            ),
+            floor=np.repeat([[floor], [0.0]] * 3, 2, axis=1),
             rank=np.full(shape, 2),
             result=np.ones(shape, int),
             settled=np.ones(shape, bool),
@@ -201,13 +203,13 @@ def column_numbers(misalignment: float, floor: float) -> Table:
         )
         for _ in range(2)
     ]
-    grid = Table(shapes=np.array([[2, 3], [3, 3]]), columns=np.array([1, 2]), d=np.asarray(4))
+    grid = Table(shapes=np.array([[2, 3], [3, 3], [2, 6]]), columns=np.array([1, 2]), d=np.asarray(4))
     return Table(grid=grid, flow=runs[0], descent=runs[1])
 
 
 def test_figure_10() -> None:
-    assert said("fig10", column_numbers(0.3, 0.2)) == "RHHHHH"
-    assert said("fig10", column_numbers(0.1, 0.2)) == "ROHHOH"
+    assert said("fig10", column_numbers(0.3, 0.2)) == "RHHHHHHH"
+    assert said("fig10", column_numbers(0.1, 0.2)) == "ROHHHOHH"
     # Falling is not enough: at 0.06 from W*mm nothing is reached.
     far = column_numbers(0.3, 0.2)
     far.flow.misalignment[1::2], far.flow.halfway[:] = 0.06, 0.5
@@ -215,14 +217,16 @@ def test_figure_10() -> None:
     numbers = column_numbers(0.3, 0.2)
     numbers.flow.misalignment[2] = 0.25  # no worse for the larger n
     numbers.flow.halfway[:] = 1e-4  # and moving away
-    assert said("fig10", numbers) == "OHOHHH"
+    # Twice as far for the larger T as for the larger n.
+    numbers.descent.misalignment[4] = 0.32
+    assert said("fig10", numbers) == "OHOHHHHO"
     # What has not settled is undecided; without two means there is nothing to compare.
     for runs in (numbers.flow, numbers.descent):
         runs.settled[:] = False
-    assert said("fig10", numbers) == "OON" * 2
+    assert said("fig10", numbers) == "OONN" * 2
     for runs in (numbers.flow, numbers.descent):
         runs.rank[:] = -1
-    assert said("fig10", numbers) == "N" * 6
+    assert said("fig10", numbers) == "N" * 8
 
 
 def conjecture_numbers(flow: list[int], b1: list[int], d: list[int], unique: list[int], **others: list[int]) -> Table:

@@ -320,12 +320,12 @@ def test_lemma_17_on_random_matrices() -> None:
 def test_limits_of_sequences_are_certified_local_and_those_of_their_program(number: int) -> None:
     # The better bound certifies (K, Q), whose own dual is late.
     own, which = (1e-4, "certificate_gap") if sequences.CELLS[number].factored else (1e-10, "flow_gap")
-    plain = {"outcome": 1, "status": 2, "flow_gap": own, "certificate_gap": 0.0, "misaligned": 1e-10, "unmasked": 1.1}
-    plain |= {"first": True, "log_time": 30.0}
+    plain = {"outcome": 1, "status": 2, "flow_gap": own, "certificate_gap": 0.0, "misaligned": 1e-10}
+    plain |= {"log_time": 30.0}
 
     def judged(**more: Any) -> Finding:
         cell = Table({name: np.full(2, value) for name, value in (plain | more).items()})
-        return hold(sequences.solves(number), Table(combined=stacked([cell] * 3), factored=stacked([cell])))
+        return hold(sequences.solves(number), Table(combined=stacked([cell] * 4), factored=stacked([cell])))
 
     assert judged().verdict is Verdict.holds
     assert judged().evidence.confirmed == 2 and judged().worst == 1e-10

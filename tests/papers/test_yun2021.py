@@ -135,11 +135,11 @@ def test_structure_from_the_name_to_the_rows(tmp_path: Path) -> None:
 def test_verdicts_of_directions_follow_the_numbers() -> None:
     # Certified directions are limits; a rate is measured for the gaps and for the approach to a sparse limit.
     good = statements("directions", direction(1e-7))
-    assert letters(good) == "HHRHRHHRHHRHHHRHH"
+    assert letters(good) == "HHHHRHRHHRHHRHHHRHH"
     # Rates and the stationary points of three layers have numbers of their own.
-    assert letters(statements("directions", direction(0.5))) == "OOROROOROOROHHROO"
+    assert letters(statements("directions", direction(0.5))) == "OOOOROROOROOROHHROO"
     slow = statements("directions", direction(1e-7, exponent=0.1))
-    assert letters(slow) == "HHOHOHHOHHOHHHRHH"
+    assert letters(slow) == "HHHHOHOHHOHHOHHHRHH"
     negative = [one for one in statements("directions", direction(1e-7, least=-0.1)) if one.evidence.contradicted]
     assert [one.source for one in negative] == ["Corollary 2", "Corollary 3"]
     failed = statements("directions", direction(1e-7, outcome=Outcome.failed.value))

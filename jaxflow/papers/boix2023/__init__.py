@@ -2,6 +2,7 @@
 
 from jaxflow.papers.boix2023 import beyond_assumptions as beyond_assumptions
 from jaxflow.papers.boix2023 import full_heads as full_heads
+from jaxflow.papers.boix2023 import log_scale as log_scale
 from jaxflow.papers.boix2023 import lora as lora
 from jaxflow.papers.boix2023 import perturbations as perturbations
 from jaxflow.papers.boix2023 import ranks as ranks

@@ -1,4 +1,4 @@
-"""Theorem 4.1 (times, weights, sparsity) and Lemma 4.2 on small random instances."""
+"""Theorem 4.1 (times, weights, sparsity), Lemmas 4.2 and C.5 to C.10 on small random instances."""
 
 from typing import Any
 
@@ -10,11 +10,12 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import algorithm_1, follow_products
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
+from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
-from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -43,6 +44,9 @@ ORDER = 0.1
 # Weights in the middle of a plateau at the smallest α: what is not learned yet is exponentially small in
 # log(1/α) times the distance to the next stage, so that only the integration's tolerance is left.
 WEIGHTS = 1e-4
+
+# Of steps of the path, for the parts of a stage.
+FINE = 8
 
 # A product counts as nonnegligible from here on: half a product of order one is far above, e^(-1000) far below.
 ACTIVE = 1e-3
@@ -73,6 +77,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
 
     `inside`: the stages are known, apart, and minima on their supports; `ok`: followed to the end;
     times `predicted` `(k,)` and `measured` `(a, k)`, `distance` of the products in the middle of the plateaus `(a, k)`;
+    what `measure_parts` finds of both parts of a stage, `(a, k)` each;
     most products `entering` from one plateau to the next at the smallest α; `drift` of u² − v² (NaN: not integrated).
     """
     # One stage more than is measured: the last plateau ends where the next stage begins.
@@ -81,9 +86,17 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     known = int(np.sum(results == StageResult.learned))
     count = min(known, most)
     predicted = np.full(most, np.nan)
-    measured, distance = np.full((2, len(LOG_ALPHAS), most), np.nan)
+    measured, distance, *more = np.full((2 + len(NAMES), len(LOG_ALPHAS), most), np.nan)
+    parts: dict[str, np.ndarray] = dict(zip(NAMES, more, strict=True))
     nothing = Table(
-        inside=False, ok=True, predicted=predicted, measured=measured, distance=distance, entering=0, drift=np.nan
+        parts,
+        inside=False,
+        ok=True,
+        predicted=predicted,
+        measured=measured,
+        distance=distance,
+        entering=0,
+        drift=np.nan,
     )
     if count == 0:
         return nothing
@@ -97,6 +110,8 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     # Where nothing follows: half as long again as the last stage took.
     ends = np.append(around[2:], times[-1] + 0.5 * np.diff(around)[-1])[:count]
     there = np.zeros((0, products.shape[1]))
+    coordinates, exponents = (np.asarray(x)[:count] for x in (stages.coordinates, stages.exponents))
+    stage = Table(coordinates=coordinates, times=times, products=products, exponents=exponents)
     for step, log_alpha in enumerate(LOG_ALPHAS):
         start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
         controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
@@ -106,12 +121,21 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
         for k in range(count):
             coordinate = int(stages.coordinates[k])
             measured[step, k] = path.passes(coordinate, 0.5 * float(products[k, coordinate]), times[k])
+        for name, values in _parts(path, stage).items():
+            parts[name][step, :count] = values
         there = path.products_at(0.5 * (times + ends))
         distance[step, :count] = np.max(np.abs(there - products), axis=1)
     active = np.concatenate([np.zeros((1, products.shape[1]), bool), np.abs(there) > ACTIVE])
     entering = np.max(np.sum(active[1:] & ~active[:-1], axis=1))
     drift = np.asarray(_drift(risk, model, float(ends[-1])))
     return nothing.replace(inside=inside, entering=entering, drift=drift)
+
+
+def _parts(path: ProductPath, stages: Table) -> dict[str, np.ndarray]:
+    """On the path's steps, each divided by FINE: within a stage a step is one e-fold."""
+    starts, shares = path.times[:-1, None], np.arange(FINE) / FINE
+    times = np.append((starts + shares * np.diff(path.times)[:, None]).ravel(), path.times[-1])
+    return measure_parts(times, path.log_sums_at(times), path.log_conserved, path.log_alpha, stages)
 
 
 def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
@@ -139,9 +163,10 @@ FLOWS = Dataset(
 )
 
 
-def _orders(flows: Table) -> np.ndarray:
-    """The order of the lateness in 1/log(1/α) between the two smallest α, by stage `(2, b, k)`."""
-    late = np.abs(flows.measured - flows.predicted[:, :, None, :])
+def _orders(flows: Table, name: str = "measured", aim: bool = True) -> np.ndarray:
+    """The order in 1/log(1/α), between the two smallest α, of the lateness of one of the times, or of another column
+    that falls to zero; by stage `(2, b, k)`."""
+    late = np.abs(getattr(flows, name) - (flows.predicted[:, :, None, :] if aim else 0.0))
     return np.log10(late[:, :, -2] / late[:, :, -1])
 
 
@@ -152,25 +177,118 @@ def _worst(flows: Table, values: np.ndarray) -> np.ndarray:
     return np.where(flows.ok & stages.any(axis=-1), found, np.nan)
 
 
-def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
-    flows = numbers.flows
-    orders = _orders(flows)[flows.inside & flows.ok]
-    return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law="distance in time against log(1/α)")
+def falls(name: str, source: str, says: str, aim: bool = True) -> Statement[Table]:
+    """What falls like 1/log(1/α)."""
+    what = "in time" if aim else "of exponents"
+
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
+        flows = numbers.flows
+        orders = _orders(flows, name, aim)[flows.inside & flows.ok]
+        return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law=f"distance {what} against log(1/α)")
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: n.flows.inside,
+        residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows, name, aim) - 1.0)),
+        bound=ORDER,
+        unit=f"|order of the distance {what} − 1|",
+        limit=True,
+        rate=rate,
+        # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
+        # distance does not fall.
+        late=1.0,
+    )
 
 
-TIMES = Statement[Table](
-    source="Theorem 4.1 (times)",
-    says="the flow passes half of the product of i_k at rescaled time T_{k+1} as α → 0",
-    inside=lambda n: n.flows.inside,
-    residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows) - 1.0)),
-    bound=ORDER,
-    unit="|order of the distance in time − 1|",
-    limit=True,
-    rate=_time_rate,
-    # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
-    # distance in time does not fall.
-    late=1.0,
+def _changes(flows: Table, name: str) -> np.ndarray:
+    """Of what is to tend to a constant: the logarithm of the factor between the two smallest α, to base 10."""
+    values = getattr(flows, name)
+    return np.abs(np.log10(values[:, :, -1] / values[:, :, -2]))
+
+
+def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, late: float = -np.inf) -> Statement:
+    """What small enough α have, by the worst stage at the smallest α, and by independent code for linear networks."""
+
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+        alone = Table(flows=linear_again(draw.instance("flows", at[1])[0])) if at[0] == 0 else None
+        return np.nan if alone is None else float(_worst(alone.flows, residual(alone.flows))[0, 0])
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: n.flows.inside,
+        residual=lambda n: _worst(n.flows, residual(n.flows)),
+        bound=bound,
+        unit=unit,
+        late=late,
+        # Both find times between steps.
+        again=Again("LSODA and NNLS of SciPy (linear networks)", again, 0.05),
+    )
+
+
+def linear_again(key: Any) -> Table:
+    """The columns `predicted`, `ok` and those of stages, of a linear network by SciPy alone: `(1, 1, …)`."""
+    risk, model = draw(key, "linear")
+    data: Any = risk.data
+    X, y = np.asarray(data.inputs), np.asarray(data.targets)
+    stages = linear_stages(X, y, STAGES)
+    until = float(stages.times[-1] + 0.5 * np.diff(np.append(0.0, stages.times))[-1])
+    found: dict[str, Any] = {name: np.full((1, 1, len(LOG_ALPHAS), len(stages.times)), np.nan) for name in NAMES}
+    for step, log_alpha in enumerate(LOG_ALPHAS):
+        logs = model.scaled(log_alpha).log_weights
+        conserved = np.asarray(logs.log_conserved)
+        times, log_sums = linear_path(X, y, np.asarray(logs.log_sum), conserved, log_alpha, until)
+        for name, values in measure_parts(times, log_sums, conserved, log_alpha, stages).items():
+            found[name][0, 0, step] = values
+    return Table(found, predicted=stages.times[None, None], ok=np.ones((1, 1), bool))
+
+
+TIMES = falls(
+    "measured", "Theorem 4.1 (times)", "the flow passes half of the product of i_k at rescaled time T_{k+1} as α → 0"
 )
+LEMMAS = [
+    at_smallest(
+        "Lemma C.5",
+        f"θ stays within 24ρ of θ^k until weights off the support have moved by 4ρ, ρ = {RHO:g}, at e^(-10000)",
+        lambda flows: flows.stays[:, :, -1],
+        24.0,
+        "distance in units of ρ",
+    ),
+    falls("exponent", "Lemma C.6", "log_α w → b^{k+1} where part (A) ends, as (23) has it", aim=False),
+    falls("opens", "Lemmas C.7 and C.9", "part (A), (26), ends at rescaled time T_{k+1} as α → 0"),
+    at_smallest(
+        "Lemma C.8",
+        f"in part (A) no weight off the support moves by more than ε̄ = {NEAR:g}, but that of i_k, at e^(-10000)",
+        lambda flows: flows.others[:, :, -1],
+        1.0,
+        "motion in units of ε̄",
+    ),
+    at_smallest(
+        "Lemma C.9",
+        "where part (A) ends u_{i_k} is between ρ and 3ρ, and v_{i_k} has the sign that stage k + 1 predicts",
+        lambda flows: np.abs(flows.weight[:, :, -1] - 2.0),
+        1.0,
+        "|± u/ρ − 2|",
+    ),
+    at_smallest(
+        "Lemma C.10",
+        "part (B) takes a time O(1) of the flow: the same at e^(-1000) and e^(-10000)",
+        lambda flows: _changes(flows, "length"),
+        ORDER,
+        "|log₁₀ of the ratio of times|",
+        # A share of log(1/α) would be ten times as long.
+        0.5,
+    ),
+    at_smallest(
+        "Lemma C.10",
+        "in part (B) w changes by a factor that does not depend on α: the same logarithm at e^(-1000) and e^(-10000)",
+        lambda flows: _changes(flows, "factor"),
+        ORDER,
+        "|log₁₀ of the ratio of logarithms|",
+        0.5,
+    ),
+]
 PLATEAUS = Statement[Table](
     source="Theorem 4.1 (weights)",
     says="θ(t log(1/α)) → θ^k in the middle of every plateau",
@@ -198,6 +316,6 @@ CONSERVED = Statement[Table](
 
 register(
     FLOWS,
-    title="Theorem 4.1, Lemma 4.2",
-    statements=[TIMES, PLATEAUS, SPARSITY, CONSERVED],
+    title="Theorem 4.1, Lemma 4.2, Lemmas C.5 to C.10",
+    statements=[TIMES, PLATEAUS, SPARSITY, CONSERVED, *LEMMAS],
 )

@@ -3,20 +3,23 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxflow.data import LinearData
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
+from jaxflow.papers.boix2023.stage_parts import linear_stages
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
-from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.theory import StageResult, incremental_learning
+from jaxflow.theory.incremental_limit import product_slopes
 
 P = 3
 SAMPLES = 4
@@ -37,6 +40,9 @@ ACTIVE = 1e-3
 # within one stage takes the same time at both. From APART on two products entered in two stages, up to ONE in one.
 APART, ONE = 3.0, 1.5
 
+# Rounding of exponents that are exactly 0 or 2.
+AT_END = 1e-9
+
 # Nor have they entered one after the other unless as many e-folds of a product lie between them. The first one takes
 # log(1/α) of them to enter.
 FOLDS = 10.0
@@ -50,18 +56,32 @@ HORIZON = 1.5
 
 def draw(key: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
     """A linear diagonal network with Gaussian samples and targets, from a start of size one."""
-    inputs = jax.random.normal(subkey(key, "X"), (SAMPLES, P))
-    data = LinearData(inputs, jax.random.normal(subkey(key, "y"), (SAMPLES,)))
-    return EmpiricalRisk(data, Squared()), HadamardNetwork.init(subkey(key, "start"), DiagonalLinear(), P)
+    return EmpiricalRisk(LinearData(*_samples(key)), Squared()), HadamardNetwork.init(
+        subkey(key, "start"), DiagonalLinear(), P
+    )
+
+
+def _samples(key: Any) -> tuple[Any, Any]:
+    return jax.random.normal(subkey(key, "X"), (SAMPLES, P)), jax.random.normal(subkey(key, "y"), (SAMPLES,))
 
 
 def predict(key: Any, setting: None) -> Table:
     """Algorithm 1.
 
-    On one instance, by its k = `STAGES` stages: `results` `(k,)`; which of p products are on the `support` `(k, p)`.
+    On one instance, by its k = `STAGES` stages: `results`, `times` `(k,)`; which of p products are on the `support`,
+    their `exponents` b and `slopes` g there, `(k, p)`.
     """
-    stages = incremental_learning(*draw(key), max_stages=STAGES)
-    return Table(results=stages.results.value, support=stages.products != 0.0)
+    risk, model = draw(key)
+    stages = incremental_learning(risk, model, max_stages=STAGES)
+    slopes = jax.vmap(product_slopes(risk, model.h))(stages.products)
+    support = stages.products != 0.0
+    return Table(
+        results=stages.results.value,
+        times=stages.times,
+        support=support,
+        exponents=stages.exponents,
+        slopes=jnp.where(support, 0.0, slopes),
+    )
 
 
 def follow(key: Any, setting: None) -> Table:
@@ -137,6 +157,35 @@ def _leaving(numbers: Table) -> np.ndarray:
     return 1.0 * np.max(np.sum(before & ~support, axis=-1) * learned, axis=1)
 
 
+def left_behind(
+    learned: np.ndarray, times: np.ndarray, support: np.ndarray, exponents: np.ndarray, slopes: np.ndarray
+) -> np.ndarray:
+    r"""Lemma D.4 by instance: the largest $(1-b_i^k)\,g_i(\theta^k)$ of coordinates off the support with $b_i^k$ at 0
+    or 2, one for those that were not in it one stage before, and minus the least $\Delta_k$; NaN of none.
+
+    **Arguments:** k stages: `learned`, `times` `(…, k)`, and the columns of `predict` `(…, k, p)`.
+    """
+    before = np.concatenate([np.zeros_like(support[..., :1, :]), support[..., :-1, :]], axis=-2)
+    at_end = learned[..., None] & ~support & (np.abs(exponents - 1.0) > 1.0 - AT_END)
+    wrong = np.where(before, (1.0 - exponents) * slopes, 1.0)
+    waits = np.where(learned, np.diff(np.where(learned, times, 0.0), axis=-1, prepend=0.0), np.inf)
+    largest = np.max(np.where(at_end, wrong, -np.min(waits, axis=-1)[..., None, None]), axis=(-2, -1))
+    return np.where(np.any(at_end, axis=(-2, -1)), largest, np.nan)
+
+
+def _left_behind(numbers: Table) -> np.ndarray:
+    found = numbers.algorithm
+    learned = found.results == StageResult.learned
+    return left_behind(learned, found.times, found.support, found.exponents, found.slopes)[0]
+
+
+def _left_behind_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    X, y = _samples(draw.instance("algorithm", at[0])[0])
+    stages = linear_stages(np.asarray(X), np.asarray(y), STAGES)
+    learned = np.ones(len(stages.times), bool)
+    return float(left_behind(learned, stages.times, stages.products != 0.0, stages.exponents, stages.slopes))
+
+
 GROWS = Statement[Table](
     source="Theorem 4.1 (supports)",
     says="supp(θ^{k+1}) has at most one coordinate that supp(θ^k) has not: along the flow, no two products pass "
@@ -151,9 +200,19 @@ LEAVES = Statement[Table](
     # Said of the toy task alone: what other tasks do neither proves nor refutes it.
     beyond=True,
 )
+LEFT = Statement[Table](
+    source="Lemma D.4",
+    says="where b_i^k is 0 or 2 off the support, i was on it one stage before, and g_i(θ^k) has the sign that keeps it "
+    "off; and every Δ_k(i_k) > 0 (instances of which a coordinate leaves)",
+    inside=lambda n: ~np.isnan(_left_behind(n)),
+    residual=_left_behind,
+    bound=BELOW_ZERO,
+    unit="the largest of (1 − b) g, and of −Δ",
+    again=Again("Algorithm 1 by NNLS of SciPy", _left_behind_again, 1e-6),
+)
 
 register(
     SUPPORTS,
-    title="Theorem 4.1: supports along the flow and in Algorithm 1",
-    statements=[GROWS, LEAVES],
+    title="Theorem 4.1, Lemma D.4: supports along the flow and in Algorithm 1",
+    statements=[GROWS, LEAVES, LEFT],
 )

@@ -48,7 +48,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "quick": Size(6, shapes=((5, 5), (10, 5)), columns=(1, 2, 4, 10), length=30.0),
+    "quick": Size(6, shapes=((5, 5), (5, 10), (10, 5)), columns=(1, 2, 4, 10), length=30.0),
     "paper": Size(50, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
     "large": Size(1000, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.column_runs import FIGURE10, NAMES, feasible, runs_of, usable
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -67,33 +67,49 @@ def _floor(way: str) -> Statement[Table]:
     )
 
 
+def _compared(numbers: Table, way: str, varied: int) -> tuple[np.ndarray, np.ndarray]:
+    """By how much the mean misalignment at the largest n (0) or T (1) is above that at the smallest one, the other of
+    both as in the first shape, for each m below all n compared; and the standard errors. NaN without two means."""
+    grid, runs = numbers.grid, runs_of(numbers, way)
+    shapes = grid.shapes
+    rows = [i for i, shape in enumerate(shapes) if shape[1 - varied] == shapes[0][1 - varied]]
+    rows.sort(key=lambda i: shapes[i][varied])
+    least = min(shapes[row][0] for row in rows)
+    columns = np.flatnonzero(grid.columns < least)
+    pairs = [[_mean(runs, row, column) for row in (rows[0], rows[-1])] for column in columns]
+    small, large = np.moveaxis(np.asarray(pairs).reshape(-1, 2, 2), 1, 0)
+    change = large[:, 0] - small[:, 0]
+    return np.where(len(rows) > 1, change, np.nan), np.maximum(np.hypot(small[:, 1], large[:, 1]), 1e-12)
+
+
 def _more_n(way: str) -> Statement[Table]:
-    """Mean misalignment at equal m, for the smallest and the largest n at equal T, where m is below both ranks."""
-
-    def compared(numbers: Table) -> tuple[int, int, np.ndarray]:
-        """The two n, and for each m the difference in standard errors of the difference of the means; NaN where one
-        of them has no run."""
-        grid, runs = numbers.grid, runs_of(numbers, way)
-        rows = [i for i, (_, T) in enumerate(grid.shapes) if T == grid.shapes[0][1]]
-        rows = [min(rows, key=lambda i: grid.shapes[i][0]), max(rows, key=lambda i: grid.shapes[i][0])]
-        small, large = (int(grid.shapes[row][0]) for row in rows)
-        pairs = [[_mean(runs, row, column) for row in rows] for column in np.flatnonzero(grid.columns < small)]
-        return small, large, np.array([(b[0] - a[0]) / max(np.hypot(a[1], b[1]), 1e-12) for a, b in pairs])
-
     def judged(numbers: Table) -> np.ndarray:
-        differences = compared(numbers)[2]
+        change, error = _compared(numbers, way, 0)
         # Within two it may be the draw of the instances.
-        return np.where(differences > 2, 0.0, np.where(differences < -2, 1.0, np.nan))
-
-    def judgeable(numbers: Table) -> Mask:
-        small, large, differences = compared(numbers)
-        return np.isfinite(differences) & (large > small)
+        return np.where(change > 2 * error, 0.0, np.where(change < -2 * error, 1.0, np.nan))
 
     return Statement(
         source="App. F, Figure 10 (lower)",
         says="A larger n necessitates a larger m for K Q^T to accurately converge to the SVM solution.",
-        inside=judgeable,
+        inside=lambda n: np.isfinite(_compared(n, way, 0)[0]),
         residual=judged,
+    )
+
+
+def _any_T(way: str) -> Statement[Table]:
+    def beyond(numbers: Table) -> np.ndarray:
+        """By how much more the mean changes with T than with n, where it is not the draw of the instances."""
+        (by_T, error), (by_n, other) = (_compared(numbers, way, varied) for varied in (1, 0))
+        more = np.abs(by_T) - np.abs(by_n)
+        return np.where(np.abs(more) > 2 * np.hypot(error, other), more, np.nan)
+
+    return Statement(
+        source="App. F, Figure 10 (upper)",
+        says="Performances remain consistent across varying T (at equal m < n they differ by less than across n).",
+        inside=lambda n: np.isfinite(_compared(n, way, 1)[0] + _compared(n, way, 0)[0]),
+        residual=beyond,
+        bound=BELOW_ZERO,
+        unit="difference of mean 1 − corr by T, minus that by n",
     )
 
 
@@ -159,7 +175,7 @@ def _drawn(runs: Table, field: str, row: int) -> np.ndarray:
 register(
     FIGURE10,
     title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
-    statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n)],
+    statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n, _any_T)],
     notes=_notes,
     draw=draw_columns,
 )

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import linalg
 from jaxflow.margin import L1, ProgramResult, max_margin, solve
 from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
@@ -16,7 +15,7 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
-from jaxflow.papers.yun2021.flows import separable
+from jaxflow.papers.yun2021.flows import random_decomposition, separable
 from jaxflow.study import subkey
 
 TRIALS = {"quick": 5, "paper": 100, "large": 1000}
@@ -38,9 +37,7 @@ def draw_tensor(key: Any, decomposable: bool) -> Table:
     The largest `residual` of (9) and of U^H U = I.
     """
     if decomposable:
-        left, _ = linalg.qr(jax.random.normal(subkey(key, "U_1"), (6, 5)))
-        right, _ = linalg.qr(jax.random.normal(subkey(key, "U_2"), (7, 5)))
-        tensor = Decomposition(jax.random.normal(subkey(key, "S"), (5, 3)), (left, right)).tensor()
+        tensor = random_decomposition(key, 5, 3).tensor()
     else:
         tensor = jax.random.normal(subkey(key, "entries"), (4, 5, 3))
     return Table(residual=np.asarray(_missing(tensor)))

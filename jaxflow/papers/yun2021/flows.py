@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from jaxflow._core import good
+from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import LinearStaged
 from jaxflow.losses import Exponential, Squared
+from jaxflow.models import Decomposition
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
 
 # Limit points are held to this: the flow is integrated at rtol 1e-9.
 POINT = 1e-8
@@ -63,6 +65,13 @@ def separable(key: Any, n: int, d: int) -> tuple[Any, Any]:
     """Gaussian inputs with random labels; n ≤ d points in general position are separable."""
     input_key, label_key = jax.random.split(key)
     return jax.random.normal(input_key, (n, d)), jax.random.rademacher(label_key, (n,)).astype(float)
+
+
+def random_decomposition(key: Any, m: int, d: int, depth: int = 2) -> Decomposition:
+    """Gaussian S `(m, d)`, and U_l `(m + l, m)` of random orthonormal columns."""
+    layers = range(1, depth + 1)
+    factors = (linalg.qr(jax.random.normal(subkey(key, f"U_{one}"), (m + one, m)))[0] for one in layers)
+    return Decomposition(jax.random.normal(subkey(key, "S"), (m, d)), tuple(factors))
 
 
 def distance(a: Any, b: Any) -> Any:

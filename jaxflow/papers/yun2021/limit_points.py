@@ -5,17 +5,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.integrate import solve_ivp
+from scipy.optimize import root
 
 from jaxflow._core import linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import Dual
-from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
-from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.models import (
+    Decomposition,
+    DeepMatrixSensing,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+    even_part,
+)
+from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.independent import RTOL
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import flows
-from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
+from jaxflow.papers.yun2021.flows import (
+    POINT,
+    distance,
+    flow_end,
+    normal_data,
+    random_decomposition,
+    regression,
+)
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit, interpolation_program
 
@@ -28,6 +45,9 @@ TRIALS = {"quick": 2, "paper": 10, "large": 1000}
 SMALL = 1e-4
 # Corollary 6 is held closer: its flow is low-dimensional.
 EVEN = 1e-9
+# Depth, and how many rows S has beyond its columns; α, and where SciPy's flows end: a tenth of it leaves 1e-9.
+TRANSFORMS = ((2, 1), (3, 0), (4, 1))
+START, UNTIL = 0.3, 1e4
 
 
 # A diagonal network of this depth on n data in d dimensions from a start of this size α, or in its dual form.
@@ -44,6 +64,25 @@ def diagonal(key: Any, setting: Setting) -> Table:
     # From α = 0.1 on errors grow to a few hundred times the tolerance on the way.
     end = flow_end(regression(X, y), start, Dual() if dual else None, rtol=1e-11)
     return _compare(end, closed.singular, closed)
+
+
+def transformed(key: Any, setting: tuple[int, int]) -> Table:
+    """A random S `(d + rows, d)` and random U_l; (depth, rows)."""
+    X, y, parts, eta = draw_transformed(key, *setting)
+    depth, size = setting[0], START * eta
+    layers = (*(U @ size for U in parts.factors[:-1]), jnp.zeros(parts.factors[-1].shape[0]))
+    closed = interpolation_limit(X @ parts.transform.T, y, size, depth)
+    end = flow_end(regression(X, y), LinearTensorNetwork.from_decomposition(parts, layers), rtol=1e-10)
+    return _compare(end, parts.transform.T @ closed.singular, closed)
+
+
+def draw_transformed(key: Any, depth: int, rows: int, n: int = 2, d: int = 4) -> tuple[Any, Any, Decomposition, Any]:
+    r"""X, y, the decomposition, and $\bar\eta$ of both signs."""
+    X, y = normal_data(subkey(key, "data"), n, d)
+    m = d + rows
+    sizes = 1.0 + jax.random.uniform(subkey(key, "sizes"), (m,))
+    eta = sizes * jax.random.rademacher(subkey(key, "signs"), (m,))
+    return X, y, random_decomposition(key, m, d, depth), eta
 
 
 def even(key: Any, setting: None, n: int = 2, d: int = 6, depth: int = 3) -> Table:
@@ -97,13 +136,15 @@ def _small(scale: str) -> dict[str, Setting]:
     return {f"L=2, alpha={SMALL:g}": (2, *SIZES[scale], SMALL, True)}
 
 
-# `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `small`, `even`, `sensing` `(1, b)`.
+# `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `transformed` `(3, b)`: of each of `TRANSFORMS`;
+# `small`, `even`, `sensing` `(1, b)`.
 POINTS = Dataset(
     "yun2021",
     "points",
     {
         "diagonal": Part(diagonal, _settings, TRIALS, way="in turn"),
         "small": Part(diagonal, _small, TRIALS, instances="diagonal", way="in turn"),
+        "transformed": Part(transformed, {f"L={one[0]}": one for one in TRANSFORMS}, TRIALS, way="in turn"),
         "even": Part(even, {"L=3": None}, TRIALS, way="in turn"),
         "sensing": Part(sensing, {"L=3": None}, TRIALS, way="in turn"),
     },
@@ -154,11 +195,58 @@ def _of_depth(row: int) -> Statement[Table]:
     )
 
 
+def theorem_4(first: np.ndarray, parts: tuple[np.ndarray, ...], X: np.ndarray, y: np.ndarray) -> float:
+    """Relative distance of the end of the layers' flow by LSODA from the minimum of Q, whose KKT conditions MINPACK
+    solves; `first`: αη̄, `parts`: S and U_l. NaN where one of them fails."""
+    S, *factors = parts
+    depth, places = len(factors), np.cumsum([len(U) for U in factors])[:-1]
+    rows, size = X @ S.T, np.abs(first)
+
+    def coefficients(flat: np.ndarray) -> np.ndarray:
+        return np.asarray([U.T @ v for U, v in zip(factors, np.split(flat, places), strict=True)])
+
+    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
+        eta = coefficients(flat)
+        pull = rows.T @ (y - rows @ np.prod(eta, axis=0))
+        others = [np.prod(np.delete(eta, layer, axis=0), axis=0) for layer in range(depth)]
+        return np.concatenate([U @ (pull * rest) for U, rest in zip(factors, others, strict=True)])
+
+    # p_L = cosh s and q_L = sinh s, at t of h_L.
+    times = {2: lambda s: s, 3: lambda s: np.arctan(np.sinh(s)), 4: np.tanh}[depth]
+
+    def conditions(x: np.ndarray) -> np.ndarray:
+        s, dual = np.split(x, [len(size)])
+        rho = size**depth * np.cosh(s) ** (depth - 1) * np.sinh(s)
+        return np.concatenate([rows @ rho - y, times(s) * size ** (2 - depth) - rows.T @ dual])
+
+    start = np.concatenate([*(U @ first for U in factors[:-1]), np.zeros(len(factors[-1]))])
+    path = solve_ivp(velocity, (0.0, UNTIL), start, method="LSODA", rtol=RTOL, atol=1e-2 * RTOL)
+    found = root(conditions, np.zeros(len(size) + len(y)), method="lm", options={"xtol": 1e-12, "ftol": 1e-12})
+    s = found.x[: len(size)]
+    aim = S.T @ (size**depth * np.cosh(s) ** (depth - 1) * np.sinh(s))
+    end = S.T @ np.prod(coefficients(path.y[:, -1]), axis=0)
+    return float(np.linalg.norm(end - aim) / np.linalg.norm(aim)) if path.success and found.success else np.nan
+
+
+def _theorem_4_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    key, setting = draw.instance("transformed", at[1], at[0])
+    X, y, parts, eta = draw_transformed(key, *setting)
+    matrices = tuple(np.asarray(one) for one in (parts.transform, *parts.factors))
+    return theorem_4(START * np.asarray(eta), matrices, np.asarray(X), np.asarray(y))
+
+
 register(
     POINTS,
     title="Theorem 4, Corollaries 5 to 7",
     statements=[
         *(_of_depth(row) for row in range(len(DEPTHS))),
+        minimises(
+            "transformed",
+            "Theorem 4",
+            "random S, with more rows than columns (L = 2, 4) or invertible (L = 3), and random U_l: β tends to S^T ρ, "
+            "ρ the minimum of Q",
+            again=Again("LSODA and MINPACK of SciPy", _theorem_4_again, 1e-6),
+        ),
         minimises("small", "Theorem 4", f"diagonal networks, L = 2, α = {SMALL:g}, in the dual form"),
         minimises(
             "even",

@@ -163,9 +163,12 @@ def small(shift: float = 0.0, **changes: Any) -> Table:
     fields: dict[str, Any] = {
         "inside": np.ones(shape, bool), "ok": np.ones(shape, bool),
         "predicted": predicted, "measured": predicted[:, :, None, :] + late, "distance": 1e-9,
-        "entering": 1, "drift": 1e-14,
+        "entering": 1, "drift": 1e-14, "stays": 2.8, "weight": 2.0, "others": 0.1,
+        "length": np.array([3.0, 30.0, 30.0])[:, None], "factor": np.array([0.4, 4.0, 4.0])[:, None],
+        "opens": predicted[:, :, None, :] + late, "exponent": 0.0 * predicted[:, :, None, :] + late,
     }  # fmt: skip
-    shapes = {"distance": (*shape, 3, 2), "entering": shape, "drift": shape, "ok": shape, "inside": shape}
+    parts = dict.fromkeys(("distance", "stays", "weight", "others", "length", "factor"), (*shape, 3, 2))
+    shapes = parts | {"entering": shape, "drift": shape, "ok": shape, "inside": shape}
     fields |= changes
     made = {name: np.broadcast_to(value, shapes.get(name, np.shape(value))) for name, value in fields.items()}
     return Table(flows=Table(**made))
@@ -222,7 +225,11 @@ def support(second: float, other: bool = False, inside: bool = True) -> Table:
     order = np.array([0, 1, -1])
     found = Table(
         results=np.array([StageResult.learned] * 2 + [StageResult.finished]).astype(int),
-        support=np.array([[True, False], [True, True], [True, True]]),
+        times=np.array([1.0, 3.0, np.inf]),
+        # The first product leaves as the second one enters.
+        support=np.array([[True, False], [False, True], [False, True]]),
+        exponents=np.array([[0.0, 0.5], [0.0, 0.0], [0.0, 0.0]]),
+        slopes=np.array([[0.0, 0.2], [-0.3, 0.0], [-0.3, 0.0]]),
     )
     times = np.array([[1.0, 3.0, np.nan], [1.0, second, np.nan]])
     orders = np.stack([order, order[[1, 0, 2]] if other else order])
@@ -242,6 +249,9 @@ PROBES = {
     # Nine runs: so that a correlation has a small p-value.
     "lora": lambda: [bounded([0, 0, 1, 1, 2, 4, 8, 8, 16])],
     "stages": lambda: [small()],
+    "log-scale": lambda: [
+        Table(points=Table(exponent=np.array([-0.5, 0.5, 1.5, 2.5]), conserved=np.array([10.0, 10.0, 10.0, -10.0])))
+    ],
     "outside": orders,
     "decay": lambda: [decay()],
     "heads": lambda: [head(True), head(False)],

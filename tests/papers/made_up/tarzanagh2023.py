@@ -276,11 +276,9 @@ def sequences() -> list[Any]:
             flow_gap=1e-12,
             certificate_gap=1e-12,
             misaligned=1e-12,
-            unmasked=1.0,
-            first=True,
             log_time=30.0,
         )
-        for cells in (3, 1)
+        for cells in (4, 1)
     )
     return [Table(combined=combined, factored=factored)]
 

@@ -152,7 +152,7 @@ def structure() -> list[Table]:
 
 
 def points() -> list[Table]:
-    cells = {"diagonal": 9, "small": 1, "even": 1, "sensing": 1}
+    cells = {"diagonal": 9, "small": 1, "transformed": 3, "even": 1, "sensing": 1}
     values = {"error": 1e-12, "printed": 1e-12, "gap": 1e-15, "ok": True}
     return [Table({part: filled(Table, (count, 2), **values) for part, count in cells.items()})]
 
