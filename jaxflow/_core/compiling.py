@@ -67,7 +67,7 @@ class Compiled(Generic[P, R]):
     Within `jit`, `vmap`, `grad` and so on the function is part of a larger program, whose options are its caller's.
     """
 
-    def __init__(self, function: Callable[P, R], level: int, long: Callable[P, bool] | None = None):
+    def __init__(self, function: Callable[P, R], level: int, long: Callable[..., bool] | None = None):
         self._function, self._level, self._long = function, level, long
         self._within: Callable[P, R] = eqx.filter_jit(function)
         functools.update_wrapper(self, function)
@@ -89,7 +89,7 @@ class Compiled(Generic[P, R]):
         return jit(self._function, compiler_options=quick_options(self._level))
 
 
-def compiled_once(function: Callable[P, R], long: Callable[P, bool] | None = None) -> Compiled[P, R]:
+def compiled_once(function: Callable[P, R], long: Callable[..., bool] | None = None) -> Compiled[P, R]:
     """A function that runs a few times for each shape: compiling it dominates, but for arguments that are `long`."""
     return Compiled(function, 0, long)
 
@@ -103,7 +103,7 @@ def compiled_around(
     first: Callable[P, Any],
     between: Callable[[Any], Any],
     last: Callable[[Any], R],
-    long: Callable[P, bool] | None = None,
+    long: Callable[..., bool] | None = None,
 ) -> Callable[P, R]:
     """`last(between(first(...)))`: of one concrete instance `first` and `last` are two programs, as `compiled_once`
     makes them, the second compiled while the first is and while `between` goes on, which compiles what it likes.

@@ -218,7 +218,7 @@ def _followed(one: Underway) -> Underway:
 
 
 def by_gears(
-    begun: Callable[P, Underway], concluded: Callable[[Underway], R], long: Callable[P, bool] | None = None
+    begun: Callable[P, Underway], concluded: Callable[[Underway], R], long: Callable[..., bool] | None = None
 ) -> Callable[P, R]:
     """A function that follows an instance from where `begun` puts it, and concludes; compiled in full where `long`."""
     return compiled_around(begun, _followed, concluded, long)

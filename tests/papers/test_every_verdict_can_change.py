@@ -122,7 +122,7 @@ SEVERAL: dict[tuple[str, str], tuple[set[int], str]] = {
     ("tarzanagh2023", "regularization-paths"): ({2}, "a solution of low rank, and another value"),
     ("tarzanagh2023", "descents"): ({2, 3, 4, 5, 6, 7}, "another selection, certified, and another direction"),
     ("tarzanagh2023", "assumptions"): ({3, 4}, "another selection, certified, and another direction"),
-    ("tarzanagh2023", "nearly-equal-scores"): ({0, 1, 2, 3, 4}, "another selection, certified, and another direction"),
+    ("tarzanagh2023", "nearly-equal-scores"): ({0, 1, 2}, "another selection, certified, and another direction"),
     ("tarzanagh2023", "fig4"): ({1}, "ranks above n and d, further from those made up than by one"),
     ("tarzanagh2023", "fig2"): ({0}, "shares that fall from one d to the next, and not everywhere"),
     ("tarzanagh2023", "fig5"): (

@@ -164,7 +164,8 @@ def _origin_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
         K, Q = factors.reshape(2, D, D)
         return float(np.mean(np.log1p(np.exp(-np.sum(attention(given, K @ Q.T) * given.scores, axis=1)))))
 
-    return -float(np.linalg.norm(approx_fprime(np.zeros(2 * D * D), loss)))
+    slope: Any = approx_fprime(np.zeros(2 * D * D), loss)
+    return -float(np.linalg.norm(slope))
 
 
 KEY = checksum_key("inequalities")

@@ -112,9 +112,8 @@ TWO_TOKENS = converges(
 )
 
 
-def near(number: int, claim: bool = False) -> Statement[Table]:
-    """Of one size: Theorem 5, or Claim 1 of its proof. Both promise some δ > 0: the smallest two are all that is asked
-    of an instance. What is in the claim's cone has the direction of W^mm as its limit, by Theorem 7."""
+def near(number: int) -> Statement[Table]:
+    """Of one size. The statement promises some δ > 0: the smallest two are all that is asked of an instance."""
     n, T, d = CELLS[number]
 
     def ends(numbers: Table) -> tuple[Mask, Mask, Mask, np.ndarray]:
@@ -136,9 +135,9 @@ def near(number: int, claim: bool = False) -> Statement[Table]:
         return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
 
     return Statement(
-        source="App. B, Claim 1" if claim else "Theorem 5",
+        source="Theorem 5",
         says=f"|γ_it − γ_iτ| ≤ δ for non-optimal tokens, the same draws for every δ, W(0) = 0, n = {n}, T = {T}, "
-        f"d = {d}: the flow" + " enters C_{μ,R}(W^mm) of Theorem 7, which leads it to W^mm" * claim,
+        f"d = {d}: the flow",
         inside=lambda n: ends(n)[0],
         residual=residual,
         bound=ALIGNED,
@@ -149,6 +148,6 @@ def near(number: int, claim: bool = False) -> Statement[Table]:
 
 register(
     NEARLY_EQUAL,
-    title="Theorem 5 and Claim 1 of its proof",
-    statements=[TWO_TOKENS, *(near(number, claim) for claim in (False, True) for number in range(len(CELLS)))],
+    title="Theorem 5",
+    statements=[TWO_TOKENS, *(near(number) for number in range(len(CELLS)))],
 )
