@@ -359,8 +359,8 @@ TABLES: list[Table] = [
          "direction from CVXPY's, median": "direction.median|power", "largest": "direction.max|power",
          "point from SciPy's": "point.max|power", "excess": "excess|power", "first, s": "first_seconds|seconds"},
         "Many classes",
-        "Linear models of 20 data under cross-entropy: the multiclass support vector machine, or the minimum; the largest "
-        "differences include undecided instances. *Digits*: the 1,797 images of scikit-learn.",
+        "Linear models of 20 data under cross-entropy: the multiclass support vector machine, or the minimum; largest "
+        "differences are over all instances. *Digits*: the 1,797 images of scikit-learn.",
     ),
     Table(
         "next_tokens",
