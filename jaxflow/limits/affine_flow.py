@@ -186,7 +186,7 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
     begun = _State(jnp.zeros_like(until), none, slope_at(jnp.zeros_like(until), none), first, until < 0, count, count)
     last = lax.while_loop(going, body, begun)
     s = jnp.expm1(last.x)
-    velocity, pushes = _relaxed(frame, s, last.r)
+    velocity, pushes = _relaxed(frame, s, last.r, last.slope / (1.0 + s))
     return Path(s, last.r, velocity, pushes, last.stopped | (last.x >= until), last.steps, last.rejected)
 
 
@@ -251,22 +251,25 @@ def _solved(
     return x, found
 
 
-def _relaxed(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s where its equation is not
-    solved.
+def _relaxed(
+    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]
+) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s, with dr/ds = `rate`, where
+    roundings leave its equation unsolved.
 
     The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of the
     path times s. Where r is large its products with the rows have roundings that the multipliers show: they are an
-    offset of the margins, fixed, and the step is taken from zero. Its velocity w/κ + x/s is that of the equation: a sum
+    offset of the margins, fixed, and the step is taken from zero. A velocity is w/κ + dr/ds, of the equation: a sum
     over multipliers, whose sum is ‖w‖², has the roundings of these.
     """
     moved = eqx.tree_at(lambda f: f.flow.offsets, frame, frame.flow.offsets + frame.flow.products(r))
     start = jnp.zeros_like(r)
     x, found = _solved(moved, 2.0 * s, s, start, start, float(jnp.finfo(r.dtype).eps))
-    summed, pushes = moved.velocity(2.0 * s, x)
-    velocity = frame.growth / tail_rate(frame.flow.loss) + x / s
-    velocity = velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity))
-    return jax.tree.map(lambda a, b: jnp.where(found, a, b), (velocity, pushes), frame.velocity(s, r))
+    here = (*frame.velocity(s, r), rate)
+    there = (*moved.velocity(2.0 * s, x), x / s)
+    summed, pushes, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), there, here)
+    velocity = frame.growth / tail_rate(frame.flow.loss) + rate
+    return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes
 
 
 class Rest(eqx.Module):
