@@ -39,8 +39,8 @@ NEWTON_STEPS = 20
 SOLVED, CONSISTENT = 1e-10, 1e-9
 # Roundings of what multipliers and gates push, relative to the weights.
 FLOOR = 1e-13
-# What a margin of one may be off by and still be one: without it a constraint that is just being left is taken up again
-# for its rounding, and so on for ever.
+# What a margin of one may be off by and still be one. Without it the active set does not converge: a constraint that
+# has just left it comes back by a rounding.
 ROUNDING = 1e-12
 
 

@@ -14,7 +14,10 @@ from scipy.optimize import nnls
 
 import jaxflow as jf
 from jaxflow._core import is_affine
+from jaxflow.limits import affine_limit
 from jaxflow.limits.kantorovich import kantorovich
+from jaxflow.limits.own_model import wrapped
+from jaxflow.margin.thin import thin_margin
 
 SLOPES = np.array([-1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
 LABELS = np.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
@@ -134,6 +137,32 @@ def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None
         active = margins <= (1.0 + 1e-9) * margins.min()
         # The optimality conditions: a positive combination of the rows with the least margin.
         assert margins.min() > 0 and nnls(rows[active].T, w)[1] <= 1e-9
+
+
+def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's solution that is off by a thousandth: the path leaves its frame, with the velocity of the flow."""
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(30, 4))
+    labels = np.sign(inputs @ rng.normal(size=4))
+
+    def off(rows: jax.Array, growing: jax.Array, start: jax.Array) -> Any:
+        found = thin_margin(rows, growing, start)
+        w = found.primal + 1e-3 * jnp.linalg.norm(found.primal) * jnp.array([0.5, -0.5, 0.5, -0.5])
+        return eqx.tree_at(lambda f: f.primal, found, w / jnp.min(jnp.where(growing, rows @ w, jnp.inf)))
+
+    risk, model = wrapped(
+        jf.EmpiricalRisk((jnp.asarray(inputs), jnp.asarray(labels)), "logistic"), Linear(jnp.zeros(4))
+    )
+
+    def limit() -> Any:
+        # A function of its own: what was traced with the other program is not found again.
+        return eqx.filter_jit(lambda: affine_limit.affine_limit(risk, model, 1e-8, 4096))()
+
+    right = limit()
+    monkeypatch.setattr(affine_limit, "thin_margin", off)
+    wrong = limit()
+    assert right.outcome == "globally_optimal" and wrong.outcome == "undecided"
+    np.testing.assert_allclose(*(x.flow_direction.module.w for x in (wrong, right)), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", lambda q: jnp.log1p(jnp.exp(-2.0 * q))])
