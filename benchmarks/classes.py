@@ -1,4 +1,4 @@
-"""Linear models of many classes, 20 data, beside CVXPY and SciPy: python benchmarks/classes.py --count 9.
+"""Linear models of many classes, 20 data, beside CVXPY and SciPy: python benchmarks/classes.py [--only digits].
 
 `separable`: normal inputs, random labels (of 3 classes in 10 dimensions not all are). `overlapping`: inputs with
 both signs. `quasi_separable`: six inputs three times, once with another label, and two more. The last row is all
@@ -102,11 +102,13 @@ def digits() -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = settings(__doc__, "classes", count=9)
-    record = Record(asked.out)
-    for one in itertools.product((10, 30), (3, 10), ("separable", "overlapping", "quasi_separable")):
-        record.add(case(*one, asked.count))
-    record.add(digits())
+    asked = settings(__doc__, "classes", count=9, only=("random", "digits"))
+    record = Record(asked.out, same=("d", "classes", "kind"))
+    if "random" in asked.only:
+        for one in itertools.product((10, 30), (3, 10), ("separable", "overlapping", "quasi_separable")):
+            record.add(case(*one, asked.count))
+    if "digits" in asked.only:
+        record.add(digits())
 
 
 if __name__ == "__main__":

@@ -322,8 +322,8 @@ TABLES: list[Table] = [
     Table("real_sizes", {"weights": "weights|count", "classes": "classes", "outcome": "outcome",
           "residual": "residual|power", "margins with multipliers": "support", "sliding kinks": "kinks|count",
           "seconds": "seconds|seconds", "GiB": "memory|rounded"}, "Networks of real sizes",
-          "Two ReLU layers on 100 digits of 64 pixels, with compilation: two classes on one thread of a busy machine "
-          "(load 5) to the default gap, ten on an idle one to a gap of 1e-4, which asks for residuals of 1e-6."),
+          "Two ReLU layers on 100 digits of 64 pixels, with compilation, to a gap of 1e-4, which asks for residuals of "
+          "1e-6."),
     Table(
         "claims",
         {"what": "case", "instances": "instances|count", "outcomes": "outcomes|ended", "undecided": "undecided",

@@ -89,12 +89,8 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     finite = jnp.all(jnp.isfinite(rows))
     even, sizes, columns = _equilibrated(jnp.where(finite, rows, 0.0))
     matrices = _orthonormal(even)
-    steps, u, multipliers, s = _follow(matrices)
-    chosen = s > multipliers
-
-    whole = _separates(matrices, u)
-    balanced, balances = _unless(whole, lambda: _balance(matrices, multipliers, jnp.ones_like(chosen)))
-    there, weights, split = _unless(whole | balances, lambda: _split(matrices, u, multipliers, chosen))
+    found = _follow(matrices)
+    chosen, whole, balances, split = found.growing, found.whole, found.balances, found.split
 
     code = jnp.where(split, Separability.quasi_separable.value, Separability.unknown.value)
     code = jnp.where(split & jnp.all(chosen), Separability.separable.value, code)
@@ -103,14 +99,14 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     code = jnp.where(finite, code, Separability.unknown.value)
     overlapping, separable = code == Separability.overlapping, code == Separability.separable
     growing = jnp.where(overlapping, False, jnp.where(separable, True, chosen))
-    direction = jnp.where(whole, matrices.back @ u, there) / columns
-    weights = jnp.where(separable, 0.0, jnp.where(overlapping, balanced, weights))
+    direction = jnp.where(whole, matrices.back @ found.direction, found.there) / columns
+    weights = jnp.where(separable, 0.0, jnp.where(overlapping, found.balanced, found.weights))
     return RecessionCone(
         separability=Code(code, Separability),
         growing=growing,
         direction=jnp.where(overlapping, 0.0, direction),
         weights=weights / sizes,
-        steps=steps,
+        steps=found.steps,
     )
 
 
@@ -165,8 +161,24 @@ def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
     return max(shape) * float(jnp.finfo(dtype).eps)
 
 
-def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], Float[Array, " n"], Float[Array, " n"]]:
-    """Steps, u, λ and s of the predictor-corrector on the embedding, until a whole case is proved or θ is rounding."""
+class _Found(eqx.Module):
+    """The end of the interior point, and what is proved there: u, and whether it separates (`whole`); λ of all rows,
+    and whether it balances them; the rows that s chooses, `growing`, with u and λ of their partition, and whether these
+    prove it (`split`)."""
+
+    steps: Int[Array, ""]
+    direction: Float[Array, " m"]
+    whole: Bool[Array, ""]
+    balanced: Float[Array, " n"]
+    balances: Bool[Array, ""]
+    growing: Bool[Array, " n"]
+    there: Float[Array, " p"]
+    weights: Float[Array, " n"]
+    split: Bool[Array, ""]
+
+
+def _follow(matrices: _Matrices) -> _Found:
+    """The predictor-corrector on the embedding, until a case is proved or θ is rounding."""
     basis = matrices.basis
     n, m = basis.shape
     dtype = basis.dtype
@@ -176,7 +188,7 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
     everywhere = jnp.ones(n, bool)
 
     def body(carry: tuple) -> tuple:
-        steps, (u, theta, weights, s), before, _ = carry
+        found, (u, theta, weights, s), _ = carry
         ratio = weights / s
         matrix = (basis * ratio[:, None]).T @ basis + jnp.diag(jnp.where(dead, 1.0, 0.0))
         scale = 1.0 / jnp.sqrt(jnp.diagonal(matrix))
@@ -201,22 +213,24 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
 
         state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
         u, _, weights, s = state
+        last = (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved | (found.steps + 1 == MAX_STEPS)
         whole = _separates(matrices, u)
-        # Each proof excludes the others, and takes longer than a step: it is tried where the numbers say so. The first
-        # partition that is proved is the one that there is. Later ones have the roundings of smaller numbers.
+        # Each proof excludes the others, and takes longer than a step: it is tried where the numbers say so, and at the
+        # end. The first partition that is proved is the one that there is. Later ones have the roundings of smaller
+        # numbers.
         chosen = s > weights
         some = jnp.any(chosen)
-        balances = _unless(whole | some, lambda: _balance(matrices, weights, everywhere)[1])
-        settled = some & ~jnp.all(chosen) & jnp.all(chosen == before)
-        split = _unless(whole | ~settled, lambda: _split(matrices, u, weights, chosen)[2])
-        done = whole | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
-        return steps + 1, state, chosen, done
+        balanced, balances = _unless(whole | (some & ~last), lambda: _balance(matrices, weights, everywhere))
+        settled = last | (some & ~jnp.all(chosen) & jnp.all(chosen == found.growing))
+        parted = _unless(whole | balances | ~settled, lambda: _split(matrices, u, weights, chosen))
+        new = _Found(found.steps + 1, u, whole, balanced, balances, chosen, *parted)
+        return new, state, whole | balances | new.split | last
 
-    ones = jnp.ones(n, dtype)
+    ones, no = jnp.ones(n, dtype), jnp.asarray(False)
     state = jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones
-    start = jnp.zeros((), int), state, ~everywhere, jnp.asarray(False)
-    steps, (u, _, weights, s), *_ = lax.while_loop(lambda carry: (carry[0] < MAX_STEPS) & ~carry[3], body, start)
-    return steps, u, weights, s
+    there = jnp.zeros(len(matrices.back), dtype)
+    begun = _Found(jnp.zeros((), int), state[0], no, ones, no, ~everywhere, there, ones, no)
+    return lax.while_loop(lambda carry: ~carry[2], body, (begun, state, no))[0]
 
 
 def _unless(settled: Bool[Array, ""], proof: Callable[[], Any]) -> Any:
