@@ -17,8 +17,8 @@ COLORS = {
     "faint": "#8C8C8C",
 }
 
-# The same colours, for curves that are told apart by their order.
-CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Such colours for curves that are told apart by their order: each lighter than the one before, for prints in grey.
+CURVES = ("#004B87", "#D55E00", "#3DBF9A", "#EDB4D2")
 
 # Distances and gaps of the order of rounding, of either sign, are drawn here.
 ROUNDING = 1e-16

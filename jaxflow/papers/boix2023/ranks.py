@@ -66,16 +66,17 @@ def draw_growth(numbers: Table) -> Any:
 
 
 def draw_spectra(numbers: Table) -> Any:
-    r"""Figure 6: $\sigma_i/\sigma_1$ against the step, for one head of the second layer, a column for each scale."""
+    r"""Figure 6: the largest $\sigma_i$ against the step, for one head of the second layer, a column for each scale."""
     scales = product(numbers, "adam", "KQ", default=False).scales
     figure, grid = new_grid(2, len(scales), width=3.3 * len(scales), height=5.6, shared=True)
     for row, (part, (color, symbol)) in enumerate(PRODUCTS.items()):
         here = product(numbers, "adam", part, default=False)
         for column, scale in enumerate(scales):
             axis = grid[row, column]
-            axis.plot(here.steps, here.spectrum[:, column, 0, 1, 0, :10], color=color, linewidth=1.0)
+            values = here.spectrum[:, column, 0, 1, 0, :10] * here.top[:, column, 0, 1, 0, None]
+            axis.plot(here.steps, values, color=color, linewidth=1.0)
             first, last = column == 0, row == len(grid) - 1
-            labels = ("step" * last, r"$\sigma_i/\sigma_1$" * first)
+            labels = ("step" * last, r"$\sigma_i$" * first)
             dress(axis, rf"$\Delta {symbol}$, scale {scale:g}", *labels, size=9)
     return figure
 

@@ -252,6 +252,19 @@ def _stairs(seen: Table, values: np.ndarray, start: float) -> tuple[np.ndarray, 
     return times, np.repeat(np.concatenate([[start], values]), 2)
 
 
+def _by_stage(axis: Any, seen: Table) -> None:
+    """A time axis on which all stages are equally wide: most of them lie in its last twentieth. Within one it is
+    linear."""
+    knots = np.unique([0.0, *seen.times, seen.until])
+    places = np.arange(float(len(knots)))
+    axis.set_xscale(
+        "function", functions=(lambda t: np.interp(t, knots, places), lambda k: np.interp(k, places, knots))
+    )
+    axis.set_xticks(knots, [f"{t:.0f}" if k % 3 == 0 else "" for k, t in enumerate(knots)], minor=False)
+    axis.minorticks_off()
+    axis.set_xlim(0.0, seen.until)
+
+
 def _draw_entries(axis: Any, numbers: Table, row: int, parts: tuple[str, ...], legend: bool = True) -> None:
     """Entries (solid) over the predicted staircases (dashed), and lines at the predicted times."""
     seen, paths = toy(numbers), numbers.paths
@@ -265,7 +278,8 @@ def _draw_entries(axis: Any, numbers: Table, row: int, parts: tuple[str, ...], l
             if values.any():
                 axis.plot(*_stairs(seen, values, 0.0), "--", color="#000000", linewidth=0.7)
     axis.plot([], [], "--", color="#000000", linewidth=0.7, label="Algorithm 1")
-    dress(axis, legend=8 * legend, xlim=(0.0, seen.until))
+    dress(axis, legend=8 * legend)
+    _by_stage(axis, seen)
 
 
 def draw_stages(numbers: Table) -> Any:
@@ -278,7 +292,8 @@ def draw_stages(numbers: Table) -> Any:
         left.plot(paths.times[row, 0], paths.losses[row, 0], color=shade, linewidth=1.2, label=label)
     stairs = _stairs(seen, seen.losses, seen.initial_loss)
     left.plot(*stairs, "--", color=COLORS["factored"], linewidth=1.0, label="Algorithm 1")
-    dress(left, "(a) loss", TIME, r"loss $\mathcal{L}$", legend=8, xlim=(0.0, seen.until))
+    dress(left, "(a) loss", TIME, r"loss $\mathcal{L}$", legend=8)
+    _by_stage(left, seen)
     shown = int(np.argmin(np.abs(seen.log_alphas - SHOWN)))
     _draw_entries(right, numbers, shown, ("KQ", "VO"))
     dress(right, rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", TIME, "entry")
