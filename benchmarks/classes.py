@@ -41,8 +41,9 @@ def svm(rows: np.ndarray, still: np.ndarray) -> np.ndarray:
     w, digits = cvxpy.Variable(rows.shape[1]), dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
     rules = [rows @ w >= 1, *([still @ w == 0] if len(still) else [])]
     cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w)), rules).solve(solver="CLARABEL", **digits)
-    found = np.asarray(w.value)
-    active = rows[rows @ found <= 1 + 1e-6]
+    found, pushes = np.asarray(w.value), np.asarray(rules[0].dual_value)
+    # By their multipliers: a margin whose multiplier is small comes to one last.
+    active = rows[pushes > 1e-6 * np.max(pushes)]
     right = np.concatenate([np.ones(len(active)), np.zeros(len(still))])
     sharp = np.linalg.lstsq(np.concatenate([active, still]), right, rcond=None)[0]
     assert np.min(rows @ sharp) > 1 - 1e-9 and np.linalg.norm(sharp - found) <= 1e-5 * np.linalg.norm(sharp)
