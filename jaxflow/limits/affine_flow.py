@@ -186,7 +186,7 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
     begun = _State(jnp.zeros_like(until), none, slope_at(jnp.zeros_like(until), none), first, until < 0, count, count)
     last = lax.while_loop(going, body, begun)
     s = jnp.expm1(last.x)
-    velocity, pushes = _relaxed(frame, s, last.r, last.slope / (1.0 + s))
+    velocity, pushes = _relaxed(frame, s, last.r, last.slope / (1.0 + s), lambda s, v: stop(s, v) | ~last.stopped)
     return Path(s, last.r, velocity, pushes, last.stopped | (last.x >= until), last.steps, last.rejected)
 
 
@@ -205,24 +205,43 @@ class _State(NamedTuple):
 def _solved(
     frame: Frame, s: Float[Array, ""], weight: Float[Array, ""], start: Array, begun: Array, tolerance: float
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    """x = `weight` f(s, `start` + x), f the field, and whether it was found, multipliers to a share `tolerance`.
-
-    It is the minimum of a strictly convex function, of exponentials: Newton's method, from `begun` or from zero,
-    whichever leaves less. A step at whose end the function rises half as steeply as it fell at its beginning is halved.
-    The Jacobian is linear in the multipliers, and kept while they change by less than `RTOL`.
-    """
+    """x = `weight` f(s, `start` + x), f the field, and whether it was found, by `_newton` from `begun` or from zero,
+    whichever leaves less."""
     counted = frame.growing | (s <= REST)
 
     def left(x: Array) -> Array:
         return weight * frame.field(s, start + x) - x
 
-    def factors(x: Array) -> tuple[Array, Array]:
+    def factored(x: Array) -> Any:
         slopes = jax.jacfwd(lambda y: frame.field(s, y))(start + x)
         return linalg.lu_factor(jnp.eye(x.size, dtype=x.dtype) - weight * slopes)
 
+    def changed(x: Array, way: Array) -> Array:
+        exponents = jnp.where(counted, frame.exponents(s, start + x), -jnp.inf)
+        changes = jnp.exp(exponents - jnp.max(exponents)) * jnp.abs(frame.flow.products(way))
+        return jnp.max(changes, initial=0.0, where=counted)
+
+    none = jnp.zeros_like(begun)
+    sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
+    x = jnp.where(sizes[1] < sizes[0], begun, none)
+    return _newton(left, factored, linalg.lu_solve, changed, x, tolerance)
+
+
+def _newton(
+    left: Any, factored: Any, solve: Any, changed: Any, begun: Float[Array, " m"], tolerance: float
+) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    """The minimum of a strictly convex function, of exponentials, and whether it was found, multipliers to a share
+    `tolerance`.
+
+    `left(x)`: minus its gradient; `factored(x)`: its Hessian, with which `solve` finds a step; `changed(x, way)`:
+    the largest change of a multiplier by a step, as a share of the largest one. A step at whose end the function rises
+    half as steeply as it fell at its beginning is halved. The Hessian is linear in the multipliers, and kept while they
+    change by less than `RTOL`.
+    """
+
     def body(state: tuple) -> tuple:
         x, rest, kept, last, count, _ = state
-        way = linalg.lu_solve(kept, rest)
+        way = solve(kept, rest)
         most = 0.5 * jnp.abs(jnp.dot(rest, way))
 
         def beyond(trial: tuple) -> Array:
@@ -235,27 +254,23 @@ def _solved(
 
         share, rest = lax.while_loop(beyond, halved, (jnp.ones_like(last), left(x + way)))
         x = x + share * way
-        exponents = jnp.where(counted, frame.exponents(s, start + x), -jnp.inf)
-        changes = jnp.exp(exponents - jnp.max(exponents)) * jnp.abs(frame.flow.products(way))
-        change = jnp.max(changes, initial=0.0, where=counted)
+        change = changed(x, way)
         # Near the end a whole step is at most half of the last one, until it is rounding.
         ended = (change <= tolerance) | ((change < 1e-6) & (change > 0.5 * last))
-        kept = lax.cond(ended | (change <= RTOL), lambda: kept, lambda: factors(x))
+        kept = lax.cond(ended | (change <= RTOL), lambda: kept, lambda: factored(x))
         return x, rest, kept, change, count + 1, ended
 
-    none = jnp.zeros_like(begun)
-    sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
-    x = jnp.where(sizes[1] < sizes[0], begun, none)
-    state = x, left(x), factors(x), jnp.full_like(weight, jnp.inf), jnp.zeros((), int), jnp.asarray(False)
+    infinite = jnp.full((), jnp.inf, begun.dtype)
+    state = begun, left(begun), factored(begun), infinite, jnp.zeros((), int), jnp.asarray(False)
     x, _, _, _, _, found = lax.while_loop(lambda state: (state[4] < NEWTON_STEPS) & ~state[5], body, state)
     return x, found
 
 
 def _relaxed(
-    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]
+    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
     """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s, with dr/ds = `rate`, where
-    roundings leave its equation unsolved.
+    roundings leave its equation unsolved or a velocity that is not `usable(s, v)`.
 
     The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of the
     path times s. Where r is large its products with the rows have roundings that the multipliers show: they are an
@@ -267,8 +282,10 @@ def _relaxed(
     x, found = _solved(moved, 2.0 * s, s, start, start, float(jnp.finfo(r.dtype).eps))
     here = (*frame.velocity(s, r), rate)
     there = (*moved.velocity(2.0 * s, x), x / s)
+    steady = frame.growth / tail_rate(frame.flow.loss)
+    found = found & usable(2.0 * s, steady + x / s)
     summed, pushes, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), there, here)
-    velocity = frame.growth / tail_rate(frame.flow.loss) + rate
+    velocity = steady + rate
     return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes
 
 
@@ -277,10 +294,12 @@ class Rest(eqx.Module):
 
     - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
       included.
-    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false: with $\eta=\max_k\|b_k\|_{H^{-1}}$ and M of
-      `jaxflow.losses.self_concordance` the Hessian falls by a factor of at most e where no margin moves by more than
-      1/M, so that $2eM\eta\|g\|_{H^{-1}}\le1$ proves a minimum at a distance of at most $2e\|g\|_{H^{-1}}$ in the norm
-      of H.
+    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false. With M of `jaxflow.losses.self_concordance` what a
+      datum has in the Hessian falls by a factor of at most e where none of its margins moves by more than 1/M. In the
+      ball of radius $4e\|g\|_{H^{-1}}$ in the norm of H a margin moves by $\|b_k\|_{H^{-1}}$ times that at most; where
+      data that may move further have a share $\delta\le\frac12$ of the Hessian ($b_kb_k^\top\preceq
+      \|b_k\|_{H^{-1}}^2H$), the Hessian is at least $(1-\delta)/e$ of H there, and the minimum is at a distance of at
+      most $2e\|g\|_{H^{-1}}/(1-\delta)$.
     - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
     """
 
@@ -292,68 +311,65 @@ class Rest(eqx.Module):
     rank: Int[Array, ""]
 
 
-def rest_of(
-    flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], start: Float[Array, " m"], bend: float
-) -> Rest:
-    """The minimum for the rows `still`; `away`, in its rows, spans what moves none of them."""
-    none, unknown = jnp.zeros((), start.dtype), jnp.full((), jnp.inf, start.dtype)
-    nothing = Rest(jnp.zeros_like(start), none, unknown, jnp.asarray(False), none * jnp.nan, jnp.zeros((), int))
-    return lax.cond(jnp.any(still), lambda: _rest_of(flow, still, away, start, bend), lambda: nothing)
+def rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], bend: float) -> Rest:
+    """The minimum for the rows `still` of a loss with $M=$ `bend`; `away`, in its rows, spans what moves none of
+    them."""
+    none = jnp.zeros_like(flow.rows[0])
+    zero, unknown = none[0] * 0.0, jnp.full((), jnp.inf, none.dtype)
+    nothing = Rest(none, zero, unknown, jnp.asarray(False), zero * jnp.nan, jnp.zeros((), int))
+    return lax.cond(jnp.any(still), lambda: _rest_of(flow, still, away, bend), lambda: nothing)
 
 
-def _rest_of(
-    flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], start: Float[Array, " m"], bend: float
-) -> Rest:
-    """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`. Other margins
-    count as infinite.
-
-    Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
-    $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
-    """
+def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], bend: float) -> Rest:
+    """By `_newton` from margins of zero, as far as the rows allow: there the Hessian is that of an orthonormal basis,
+    whatever the units of the data and wherever the flow begins. Other margins count as infinite."""
     rows = flow.rows
     basis, back = orthonormal_columns(rows, still)
     dead = jnp.all(basis == 0, axis=0)
     eps = float(jnp.finfo(rows.dtype).eps)
-    begun = flow.offsets + rows @ start
+    begun = jnp.where(still, flow.offsets, 0.0)
 
     def value(q: Array, weight: Array) -> Array:
         return weight * value_of_margins(flow.loss, q)
 
-    def derivatives(z: Array) -> tuple[Array, Array, Array]:
+    def derivatives(z: Array, *kinds: Any) -> list[Array]:
         q = jnp.where(still, begun + basis @ z, GONE).reshape(-1, flow.group)
-        first, second = (jax.vmap(d(value))(q, flow.weights) for d in (jax.grad, jax.hessian))
-        curved = jnp.einsum("ijk,ikm->ijm", second, basis.reshape(*q.shape, -1)).reshape(basis.shape)
-        first, hessian = first.reshape(-1), basis.T @ curved
+        return [jax.vmap(kind(value))(q, flow.weights) for kind in kinds]
+
+    def slopes(z: Array) -> Array:
+        return jnp.where(still, derivatives(z, jax.grad)[0].reshape(-1), 0.0)
+
+    def factored(z: Array) -> tuple[Array, Array]:
+        (second,) = derivatives(z, jax.hessian)
+        curved = jnp.einsum("ijk,ikm->ijm", second, basis.reshape(*second.shape[:2], -1)).reshape(basis.shape)
+        hessian = basis.T @ curved
         scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
         scaled = hessian * scale[:, None] * scale[None, :] + jnp.diag(jnp.where(dead, 1.0, 0.0))
-        return first, scale, linalg.cholesky(scaled)
+        return scale, linalg.cholesky(scaled)
 
-    def newton(state: tuple) -> tuple:
-        steps, z, last, _ = state
-        first, scale, factor = derivatives(z)
-        change = -scale * linalg.cholesky_solve(factor, scale * (basis.T @ first))
-        moved = bend * jnp.max(jnp.abs(basis @ change), initial=0.0)
-        share = jnp.where(moved > 1e-8, jnp.log1p(moved) / positive_or_one(moved), 1.0)
-        fine = jnp.isfinite(moved)
-        # Near the end a step is at most the square of the last one, until it is rounding.
-        ended = ~fine | (moved == 0) | ((moved < 1e-6) & (moved > 0.5 * last))
-        return steps + 1, jnp.where(ended, z, z + share * change), moved, ended
+    def solve(kept: tuple[Array, Array], rest: Array) -> Array:
+        return kept[0] * linalg.cholesky_solve(kept[1], kept[0] * rest)
 
-    infinite = jnp.full((), jnp.inf, rows.dtype)
-    state = jnp.zeros((), int), jnp.zeros(basis.shape[1], rows.dtype), infinite, jnp.asarray(False)
-    _, z, *_ = lax.while_loop(lambda s: (s[0] < NEWTON_STEPS) & ~s[3], newton, state)
-    first, scale, factor = derivatives(z)
+    def changed(z: Array, way: Array) -> Array:
+        return jnp.max(jnp.abs(basis @ way))
+
+    z, _ = _newton(lambda z: -(basis.T @ slopes(z)), factored, solve, changed, -(basis.T @ begun), eps)
+    first, (second,), (scale, factor) = slopes(z), derivatives(z, jax.hessian), factored(z)
     seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
     sizes = jnp.linalg.norm(seen, axis=0)
-    widest = jnp.max(sizes, initial=0.0)
-    push = jnp.where(still, jnp.abs(first), 0.0)
-    terms = jnp.where(still, jnp.abs(begun + basis @ z) + jnp.abs(flow.rows) @ jnp.abs(start), 0.0)
+    terms = jnp.abs(begun) + jnp.abs(basis) @ jnp.abs(z)
     # A slope has the roundings of all margins of its datum.
     terms = jnp.repeat(jnp.max(terms.reshape(-1, flow.group), axis=1), flow.group)
-    rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
-    decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
-    proved = 2.0 * math.e * bend * widest * decrement <= 1.0
-    point = start + back @ z
+    rounding = 8.0 * eps * jnp.sum(jnp.abs(first) * sizes * (1.0 + terms))
+    decrement = jnp.linalg.norm(seen @ first) + rounding
+    # Data that may move further than 1/M are left out of the Hessian, of which they have a share.
+    wide = sizes.reshape(-1, flow.group)
+    far = jnp.max(wide, axis=1) * bend * 4.0 * math.e * decrement > 1.0
+    shares = jnp.einsum("ij,ijk,ik->i", wide, jnp.abs(second), wide)
+    share = jnp.sum(jnp.where(far, shares, 0.0))
+    proved = share <= 0.5
+    reach = 2.0 * math.e * decrement / jnp.where(proved, 1.0 - share, 1.0)
+    point = back @ z
     point = point - away.T @ (away @ point)
     step = (scale[:, None] * (back - away.T @ (away @ back)).T).T
     spread = jnp.linalg.norm(linalg.lower_solve(factor, step.T))
@@ -362,7 +378,7 @@ def _rest_of(
     return Rest(
         point=point,
         decrement=decrement,
-        error=jnp.where(proved, 2.0 * math.e * decrement * spread, jnp.inf),
+        error=jnp.where(proved, reach * spread, jnp.inf),
         proved=proved,
         eigenvalue=jnp.where(rank > 0, 1.0 / positive_or_one(spread) ** 2, jnp.nan),
         rank=rank,

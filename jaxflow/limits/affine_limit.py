@@ -116,8 +116,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     # Where nothing grows the path is over when margins rest.
     until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
-    # The growth moves none of these margins, and its products with their rows would leave roundings.
-    rest = rest_of(flow, problem.still, problem.away, path.r, bend)
+    rest = rest_of(flow, problem.still, problem.away, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 

@@ -28,8 +28,8 @@ from jaxflow.trajectory import Trajectory
 NEWTON = 1e-8
 # From one fine run of a regression to the next the tolerance falls to this, and errors to some eleventh.
 FINER = 0.1
-# Roundings of 4,000 steps, added up at random.
-ROUNDED = 64.0
+# Three standard deviations of the roundings of 4,000 steps, added up at random.
+ROUNDED = 192.0
 
 
 class Interpolated(AbstractStop):
@@ -48,7 +48,7 @@ class Interpolated(AbstractStop):
 
 
 class Shaken(AbstractCoordinates):
-    r"""The coordinates `inside`, seen at $x+64\,\varepsilon\,\text{amount}\,\max_j|x_j|\,\sigma$ with
+    r"""The coordinates `inside`, seen at $x+192\,\varepsilon\,\text{amount}\,\max_j|x_j|\,\sigma$ with
     signs σ that stand still.
 
     A mode that is as small as the start, or has decayed below it, is added to weights that have grown,

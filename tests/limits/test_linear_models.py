@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import nnls
+from scipy.special import expit
 
 import jaxflow as jf
 from jaxflow._core import is_affine
@@ -137,6 +138,32 @@ def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None
         active = margins <= (1.0 + 1e-9) * margins.min()
         # The optimality conditions: a positive combination of the rows with the least margin.
         assert margins.min() > 0 and nnls(rows[active].T, w)[1] <= 1e-9
+
+
+@pytest.mark.parametrize("what", ["columns", "rows", "start"])
+def test_overlapping_data_of_any_units_from_any_start_have_a_point(what: str) -> None:
+    """Columns up to 1e12 apart, rows up to 1e8, or margins of 1e5 at the start: the flow to log t = 2 is far from its
+    point, and the curvature there far from that of any other point."""
+    rng = np.random.default_rng(11)
+    half = rng.normal(size=(24, 20, 5))
+    # No direction makes a margin positive and that of its opposite not negative.
+    inputs = np.concatenate([half, -rng.uniform(size=(24, 20, 1)) * half], axis=1)
+    starts = rng.normal(size=(24, 5))
+    columns = 10.0 ** rng.uniform(-6.0, 6.0, size=(24, 1, 5)) if what == "columns" else np.ones((24, 1, 5))
+    inputs = inputs * columns
+    if what == "rows":
+        inputs *= 10.0 ** rng.uniform(-4.0, 4.0, size=(24, 40, 1))
+    if what == "start":
+        starts *= 1e5
+    found = limits_of(jnp.asarray(inputs), jnp.ones((24, 40)), jnp.asarray(starts / columns[:, 0]))
+    assert set(found.outcome.name) == {"finite_stationary_point"}
+    for rows, w, error in zip(inputs, found.end.module.w, found.error, strict=True):
+        # The gradient by each parameter, of terms that cancel; a margin is known to the error of the point.
+        terms = rows * expit(-rows @ w)[:, None]
+        known = 1e-11 + error * np.max(np.abs(rows) @ np.abs(w))
+        assert np.all(np.abs(terms.sum(axis=0)) <= known * np.abs(terms).sum(axis=0))
+        # Of a start of 1e5 so many digits less are left.
+        assert error <= (1e-6 if what == "start" else 1e-8)
 
 
 def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
