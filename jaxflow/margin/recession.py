@@ -31,15 +31,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, Code, checked, linalg, positive_or_one
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.margin._linear_algebra import corrected_step
+from jaxflow.margin.mehrotra import MAX_STEPS
 
-# Steps of the interior point. Of 3,000 random instances none needed more than 30.
-MAX_STEPS = 60
 # Each halves the logarithms of what is left: after 12 a scale of 1e12 is one of 1.007.
 SWEEPS = 12
-# The mean of $s_k\lambda_k$ at which the partition is read off. Both sum to n, so that the larger of the two is then
-# told from the smaller where it is above 1e-10.
-SMALLEST_MEAN = 1e-20
 # A sum of p products has p roundings at most, relative to the sum of their sizes (Higham 2002, §3.1). u was projected
 # before: what is called zero is at most ten times that, what is called positive at least a thousand times.
 ZERO, POSITIVE = 10.0, 1e3
@@ -209,7 +206,9 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
         balances = _unless(whole | some, lambda: _balance(matrices, weights, everywhere)[1])
         settled = some & ~jnp.all(chosen) & jnp.all(chosen == before)
         split = _unless(whole | ~settled, lambda: _split(matrices, u, weights, chosen)[2])
-        done = whole | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
+        # Both sum to n: the larger of the two is told from the smaller where their product is above this.
+        ended = jnp.mean(s * weights) <= ROUNDED**2
+        done = whole | balances | split | ended | ~moved
         return steps + 1, state, chosen, done
 
     ones = jnp.ones(n, dtype)
