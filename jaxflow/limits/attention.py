@@ -47,7 +47,7 @@ from jaxflow.flow.constraints import leading
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FLOOR, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
     CombinedAttention,
@@ -76,9 +76,6 @@ EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
 # Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
 # token is being left, by an explicit method.
 SETTLED, LEFT = SelectionSettled(), Unsaturated()
-# The log arc length to which paths are followed. A component with slack 1 - κ falls like exp(-2(1 - κ)s): to 1e-8 for
-# every slack above 1e-5.
-LOG_HORIZON = 1e6
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
 # with the usual 0.2 and 10 every second one failed there (540 steps; with these 240, and 7 % more on other paths).
 SHORTER, LONGER = 0.3, 2.0
@@ -119,8 +116,8 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
-    near: float = FAR
-    log_horizon: float = LOG_HORIZON
+    near: float = HORIZON
+    log_horizon: float = HORIZON
     floor: float = FLOOR
     saves: int = 0
     timed: bool = False

@@ -40,10 +40,10 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.attention import EXPONENTS, LOG_HORIZON
+from jaxflow.limits.attention import EXPONENTS
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import flow_certifier
-from jaxflow.limits.stages import FAR, FLOOR, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive, vanished
 from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, WAY_SHARE, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -132,12 +132,12 @@ class NetworkGears(AbstractProblem):
         if name == "explicit":
             return lane(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
         if name == "saddle":
-            return lane(clock=LogTime(), until=LOG_HORIZON, dt0=FIRST_STEP)
+            return lane(clock=LogTime(), until=HORIZON, dt0=FIRST_STEP)
         # Rates are fitted where the flow is the exact one.
         saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
         if name == "multipliers":
             clock = LogArcLength(unit=start.unit, cap=max(EXPONENTS**0.5, self._exact), timed=False)
-            until = LOG_HORIZON if self.far is None else float(np.log(self.far - near))
+            until = HORIZON if self.far is None else float(np.log(self.far - near))
             return lane(clock=clock, until=until, save_at=saves)
         caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
         cap = jnp.maximum(caps[jnp.minimum(start.lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)

@@ -23,7 +23,7 @@ from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FLOOR, LOG_TIME, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
 from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -67,7 +67,7 @@ class OwnGears(AbstractProblem):
         if self.point:
             return lane(clock=LogTime(), until=LOG_TIME)
         if self.gears[gear] == "explicit":
-            return lane(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
+            return lane(clock=ArcLength(floor=FLOOR, timed=False), until=HORIZON)
         return lane(clock=LogArcLength(unit=start.unit, floor=FLOOR, timed=False), until=math.log(FAR), dt0=FIRST_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:

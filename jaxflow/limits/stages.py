@@ -27,7 +27,11 @@ SMALL = math.sqrt(STATIONARY)
 LARGEST_POINT_ERROR = 1e-2
 # The clock becomes a time where pushes cancel: a path into a finite point has finite length.
 FLOOR = 0.03
-# A length that no path comes to: a rule, stiffness or the budget ends it before. It can be written down.
+# How far a clock is run. This arc length takes a million explicit steps and more: stiffness or a rule ends the stretch
+# before. At this log arc length a component with slack 1 - κ, which falls like exp(-2(1 - κ)s), is at 1e-8 for every
+# slack above 1e-5. By this log time a path has left its saddle.
+HORIZON = 1e6
+# A length of weights that can be written down. A loss that has not fallen up to there does not fall.
 FAR = 1e100
 # Log time at which a path that has not come to an end is left: at rates of 1e-6 it has come to its point, and what is
 # left of terms that fall like 1/t is rounding.
