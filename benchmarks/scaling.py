@@ -29,7 +29,7 @@ from blocks import many
 
 import jaxflow as jf
 from jaxflow.flow.queue import counted_queue
-from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
+from jaxflow.limits.attention import Gear
 from jaxflow.limits.many import begun_paths, turned
 from jaxflow.limits.path import Start
 from jaxflow.limits.reduction import reduced
@@ -193,10 +193,10 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
         return lanes.num_steps, iterations
 
     ways = begun_paths(make, risks, models)
-    near_steps, near_iterations = counted(EXPLICIT, ways)
-    for gear in (EXPLICIT, IMPLICIT):
+    near_steps, near_iterations = counted(Gear.explicit, ways)
+    for gear in (Gear.explicit, Gear.implicit):
         ways = turned(make, gear, jnp.asarray(False), risks, models, ways, whole, width)
-    far_steps, far_iterations = counted(MULTIPLIERS, ways)
+    far_steps, far_iterations = counted(Gear.multipliers, ways)
     iterations = int(near_iterations) + int(far_iterations)
     longest = int(np.max(np.asarray(near_steps) + np.asarray(far_steps)))
     return {

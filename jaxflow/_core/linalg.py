@@ -33,6 +33,19 @@ TINY, SMALL = 6, 12
 # Estimated operations of a batched call on CPU: a quarter of those from which its kernel waits for the pool.
 WORK = 5e4
 
+# What is left of a number of order one after a hundred thousand roundings, or of a product of a few matrices: singular
+# values below this share of the largest belong to no range, and gradients below this share of the multipliers are zero.
+ROUNDED = 1e-10
+
+# Iterations of a Newton's method with a rule that ends it: some tens reach any minimum of doubles, and what has not
+# come to an end after this many does not.
+NEWTON_STEPS = 200
+
+
+def doublings(dtype: Any) -> int:
+    """Steps of a method that doubles the digits, from the first of them to all: 6 in double precision."""
+    return int(jnp.finfo(dtype).nmant).bit_length()
+
 
 def _few_at_a_time(operations: Callable[..., float]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """For functions of arrays, the first a matrix; its leading axes, and those that `vmap` adds, are one batch, cut on

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import AbstractPrinted, Code, check_kind, in_numbers, positive_or_one
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
 from jaxflow.flow.filippov import mode_at
@@ -23,8 +24,6 @@ from jaxflow.trajectory import Trajectory
 
 # Distances from a kink, relative to the weights, at which steps to and fro about it end: tolerances of 1e-4 and less.
 NEAR = 1e-5
-# Residuals of this share of the targets are what tolerances and roundings leave of them.
-INTERPOLATED = 1e-10
 # Explicit methods are stable while step times rate is below about three.
 STABLE = 3.0
 
@@ -131,8 +130,9 @@ def _diagnose(
     cause = jnp.where((not implicit) & (steps > trajectory.stats["num_steps"]), Cause.stiff.value, Cause.unknown.value)
     cause = jnp.where(jnp.any(sliding), Cause.sliding.value, cause)
     cause = jnp.where(underflown(final.log_gradient_norm), Cause.underflown.value, cause)
-    # Where targets are met exactly the gradient is zero, and nothing has underflown.
-    cause = jnp.where(residual <= INTERPOLATED, Cause.interpolated.value, cause)
+    # Where targets are met to what tolerances and roundings leave of them the gradient is zero, and nothing has
+    # underflown.
+    cause = jnp.where(residual <= ROUNDED, Cause.interpolated.value, cause)
     return Diagnosis(Code(cause, Cause), sliding, rate, steps, residual)
 
 

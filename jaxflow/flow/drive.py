@@ -42,8 +42,9 @@ from jaxflow.trajectory import Trajectory
 
 # Members of an enumeration, whose types Pyright reads as literals.
 _RESULTS: Any = RESULTS
-# The first step where Diffrax's rule has none: a hundredth of what is one in any of the clocks.
-FALLBACK_STEP = 0.01
+# The first step, where Diffrax's rule has none or costs more than a few steps that grow: a hundredth of what is one in
+# any of the clocks.
+FIRST_STEP = 0.01
 # Seconds between two lines of what a long integration says.
 EVERY = 1.0
 
@@ -195,7 +196,7 @@ class Drive(eqx.Module):
         controller_state = jax.tree.map(jnp.asarray, controller_state)
         # The rule looks at the field where one long step would lead, which may be nowhere: its step is then zero, and
         # every step after it. Seen in log time at a saddle.
-        s_next = jnp.minimum(jnp.where(s_next > s, s_next, s + FALLBACK_STEP), end)
+        s_next = jnp.minimum(jnp.where(s_next > s, s_next, s + FIRST_STEP), end)
         solver_state = self.solver.init(terms, s, s_next, state, None)
         grid, saved = None, None
         if save_at is not None:

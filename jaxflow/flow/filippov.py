@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
-from jaxflow.flow.pieces import Mode, Pieces, across, distances, kinks_at, largest, projected
+from jaxflow.flow.pieces import ROUNDINGS, Mode, Pieces, across, distances, kinks_at, largest, projected
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.system import System, system_of
 
@@ -24,8 +24,6 @@ PASSED = 1e-11
 LEFT = 1e-8
 # What gates and speeds, in that size, may be off by in a mode that is consistent.
 CONSISTENT = 10 * LEFT
-# Where a piece ends is located to this share of the step, in at most so many evaluations.
-LOCATED, LOCATIONS = 1e-13, 60
 # A step of this share of the variable that still cannot be finished is the last.
 SHORTEST = 1e-12
 
@@ -336,11 +334,12 @@ def _first(
     room: Callable[[Array], Array], start: Array, end: Array, at_end: Array, wanted: Array
 ) -> tuple[Array, Array]:
     """The first s at which some of `room` `(g,)` is negative, from above, and which; `end`, where it is `at_end`, if
-    nothing is `wanted`."""
+    nothing is `wanted`. It is located to roundings of the step, or of s itself."""
+    least = jnp.maximum(ROUNDINGS * (end - start), 4.0 * jnp.finfo(end.dtype).eps * jnp.abs(end))
 
     def going(carry: tuple[Array, ...]) -> Array:
-        low, high, *_, count = carry
-        return wanted & (high - low > LOCATED * (end - start)) & (count < LOCATIONS)
+        low, high, *_ = carry
+        return wanted & (high - low > least)
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         low, high, at_low, at_high, which, count = carry
@@ -359,7 +358,7 @@ def _first(
             count + 1,
         )
 
-    least = jnp.min(at_end, initial=jnp.inf)
-    begun = (start, end, jnp.ones_like(least), least, at_end < 0, jnp.zeros((), int))
+    lowest = jnp.min(at_end, initial=jnp.inf)
+    begun = (start, end, jnp.ones_like(lowest), lowest, at_end < 0, jnp.zeros((), int))
     _, high, _, _, which, _ = lax.while_loop(going, body, begun)
     return high, which

@@ -33,11 +33,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, checked, require
 from jaxflow._core.kinks import gated, kink_count
-from jaxflow.flow.drive import EVERY
+from jaxflow.flow.drive import EVERY, FIRST_STEP
 from jaxflow.flow.hard_margin_step import HardMarginState, Margins, project
 
-# The first step in log ρ, and the longest: h τ-close to the program itself.
-FIRST_STEP, LONGEST_STEP = 0.01, 1e6
+# The longest step in log ρ: h τ-close to the program itself.
+LONGEST_STEP = 1e6
 # Growth of log ρ in which margins that differ by 1/log t at the start have met.
 SETTLING = 0.05
 # How often the active set is looked for anew where no step can be solved.

@@ -37,10 +37,8 @@ NEWTON_STEPS = 20
 # A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
 # rounding leaves of a margin of one after a system of a few hundred unknowns.
 SOLVED, CONSISTENT = 1e-10, 1e-9
-# Roundings of what multipliers and gates push, relative to the weights.
-FLOOR = 1e-13
-# What a margin of one may be off by and still be one. Without it the active set does not converge: a constraint that
-# has just left it comes back by a rounding.
+# Roundings of what multipliers and gates push, relative to the weights, and what a margin of one may be off by and
+# still be one: without it a constraint that has just left the active set comes back by a rounding, without an end.
 ROUNDING = 1e-12
 
 
@@ -84,7 +82,8 @@ def project(
         size = jnp.linalg.norm(new.weights)
         lost = ~(move <= 10.0 * size)
         # What multipliers and gates push is a share of the weights, and the residual is measured in it.
-        settled = (move <= jnp.maximum(SOLVED, accuracy * share) * size) & (push <= (accuracy * share + FLOOR) * size)
+        known = accuracy * share
+        settled = (move <= jnp.maximum(SOLVED, known) * size) & (push <= (known + ROUNDING) * size)
         done = settled & _consistent(margins, present, new, consistent)
         return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
+from jaxflow.flow.coordinates.base import LOG_ZERO
 from jaxflow.flow.margins import AbstractConstraints, AbstractInverse
 from jaxflow.flow.system import System, system_of
 
@@ -26,8 +27,6 @@ MATTERS = 1e-9
 ROUNDINGS = 64.0
 # A multiplier that stays below this share of the sum may grow by any factor in one iteration.
 SMALL = 1e-3
-# A constraint that will not be felt again has a logarithm with this bound, so that exponents stay finite.
-LEAST = -1e30
 
 
 class BackwardEuler(diffrax.AbstractESDIRK):
@@ -303,7 +302,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
             total = jnp.sum(jnp.abs(weights))
             room = jnp.log(SMALL * total) - now.logs
             step = jnp.where(move > 0, jnp.minimum(move, jnp.maximum(jnp.log1p(jnp.maximum(move, 0.0)), room)), move)
-            new = jnp.maximum(now.logs + step, LEAST)
+            # That of a constraint that will not be felt again stays finite.
+            new = jnp.maximum(now.logs + step, LOG_ZERO)
             change = jnp.max(jnp.where(live, jnp.abs(weights_of(jnp.minimum(new, 50.0)) - weights), 0.0)) / total
             fine = jnp.all(jnp.isfinite(move)) & jnp.isfinite(change)
             new = jnp.where(fine, new, now.logs)

@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 from jaxflow._core import RESULTS, Code, ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
+from jaxflow.flow.coordinates.base import LOG_ZERO
 from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -90,7 +91,7 @@ class System(eqx.Module):
         scaled, log_norm, _, log_speed = self.rates(s, state)
         velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
-        length = jnp.where(log_norm > _LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length), 0.0)
+        length = jnp.where(log_norm > LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length), 0.0)
         if w is None:
             return rate, None, length
 
@@ -211,8 +212,8 @@ class System(eqx.Module):
             log_arc_length=_log_expm1(log1p_length),
             scaled=eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
             # Rules compare these, and differentiate nothing.
-            log_norm=jnp.where(log_norm > _LOG_ZERO, log_norm, -jnp.inf),
-            log_sum=jnp.where(log_sum > _LOG_ZERO, log_sum, -jnp.inf),
+            log_norm=jnp.where(log_norm > LOG_ZERO, log_norm, -jnp.inf),
+            log_sum=jnp.where(log_sum > LOG_ZERO, log_sum, -jnp.inf),
             decode=lambda: self.coordinates.decode(self.context, state),
             decode_velocity=lambda: self.velocity(state, scaled),
             attention=lambda: self.coordinates.attention(self.context, state, risk.data),
@@ -263,13 +264,9 @@ def underflown(log_gradient_norm: Array) -> Array:
     return log_gradient_norm < jnp.log(jnp.finfo(log_gradient_norm.dtype).tiny)
 
 
-# Stands for log 0 where −inf would turn into NaN.
-_LOG_ZERO = -700.0
-
-
 def _safe_log(x: Array) -> Array:
     positive = x > 0
-    return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), _LOG_ZERO)
+    return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), LOG_ZERO)
 
 
 def _log_expm1(u: Array) -> Array:

@@ -27,8 +27,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
+from jaxflow._core.linalg import ROUNDED
+from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.steps import FIRST_STEP
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
 from jaxflow.margin.recession import orthonormal_columns
 
@@ -38,13 +39,6 @@ REST = 9.0
 # Of the path, which is contractive, so that no error grows, and, a tenth of it, of Newton's method. What is claimed is
 # measured at the end.
 RTOL, ATOL = 0.1, 1e-9
-# Paces this close to the least are equal: rounding, which times s must not become an exponent.
-EQUAL = 1e-11
-# Newton's method takes margins at least log(1 + x) of the way x that it is sent: a hundred steps reach any minimum of
-# doubles.
-NEWTON_STEPS = 100
-# What margins that diverge are taken for beside others of their datum under `CrossEntropy`: e^-1000 is zero in doubles.
-GONE = 1e3
 
 
 class AffineFlow(eqx.Module):
@@ -123,8 +117,9 @@ def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, 
     """The frame of a direction of growth that gives the margins of its support the pace one; time begins where the
     multipliers together move something, so that no sum of many has roundings above one of a single one."""
     pace = flow.rows @ growth
-    near = jnp.abs(pace - 1.0) <= EQUAL
-    none = jnp.abs(pace) <= EQUAL * jnp.max(jnp.abs(pace), initial=1.0)
+    # Roundings of a pace, times s, must not become an exponent.
+    near = jnp.abs(pace - 1.0) <= ROUNDED
+    none = jnp.abs(pace) <= ROUNDED * jnp.max(jnp.abs(pace), initial=1.0)
     log_unit = -jax.nn.logsumexp(flow.log_slopes(flow.offsets))
     return Frame(flow, growth, jnp.where(near, 1.0, jnp.where(none, 0.0, pace)), log_unit, growing, away)
 
@@ -262,7 +257,7 @@ def _newton(
 
     infinite = jnp.full((), jnp.inf, begun.dtype)
     state = begun, left(begun), factored(begun), infinite, jnp.zeros((), int), jnp.asarray(False)
-    x, _, _, _, _, found = lax.while_loop(lambda state: (state[4] < NEWTON_STEPS) & ~state[5], body, state)
+    x, _, _, _, _, found = lax.while_loop(lambda state: (state[4] < linalg.NEWTON_STEPS) & ~state[5], body, state)
     return x, found
 
 
@@ -328,12 +323,14 @@ def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m
     dead = jnp.all(basis == 0, axis=0)
     eps = float(jnp.finfo(rows.dtype).eps)
     begun = jnp.where(still, flow.offsets, 0.0)
+    # What margins that diverge are taken for beside others of their datum under `CrossEntropy`: e^-q is zero.
+    gone = -2.0 * math.log(float(jnp.finfo(rows.dtype).tiny))
 
     def value(q: Array, weight: Array) -> Array:
         return weight * value_of_margins(flow.loss, q)
 
     def derivatives(z: Array, *kinds: Any) -> list[Array]:
-        q = jnp.where(still, begun + basis @ z, GONE).reshape(-1, flow.group)
+        q = jnp.where(still, begun + basis @ z, gone).reshape(-1, flow.group)
         return [jax.vmap(kind(value))(q, flow.weights) for kind in kinds]
 
     def slopes(z: Array) -> Array:

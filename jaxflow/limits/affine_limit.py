@@ -23,10 +23,11 @@ from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, Rate
-from jaxflow.limits.model_direction import held_against
+from jaxflow.limits.model_direction import SHARE_OF_GAP, held_against
 from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_TIME
+from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import above, with_the_better_bound
 from jaxflow.losses import self_concordance, tail_rate
@@ -40,10 +41,6 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Point, Regime, Trajectory
 
-# Steps of a path, each of which an implicit method takes as far as the path is smooth: 20 to 100 were seen.
-MOST_STEPS = 512
-# The share of the gap at which the path ends.
-SHARE = 0.25
 THEOREM = (
     "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is "
     "that of the l2 max margin of the data that can be separated, orthogonal to the others"
@@ -100,7 +97,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     theta, unravel = flat(risk, model)
     problem = _problem_of(risk, theta, unravel)
     flow, growing = problem.flow, problem.growing
-    budget = min(max_steps, MOST_STEPS)
+    budget = min(max_steps, IMPLICIT_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
 
@@ -110,8 +107,8 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     def certified(s: Array, velocity: Array) -> Array:
         # The excess is of second order in the direction, which is to be as close.
         apart = _unit(velocity) - _unit(problem.best.primal)
-        close = jnp.linalg.norm(apart) <= SHARE * gap
-        return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
+        close = jnp.linalg.norm(apart) <= SHARE_OF_GAP * gap
+        return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= SHARE_OF_GAP * gap)
 
     # Where nothing grows the path is over when margins rest.
     until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))

@@ -8,9 +8,9 @@
    (`CompositionResolved`, the end of the path).
 3. **Implicit**: Kvaerno5 in log arc length, to `far`, and beyond it, at most to `horizon`, until the selection has
    settled.
-4. **Relaxation**: a few implicit Euler steps of 2% each. Large steps of a method with an explicit first stage leave the
+4. **Relaxation**: a few implicit Euler steps of 1% each. Large steps of a method with an explicit first stage leave the
    *velocity* with an error of about 1/length (an algebraic variable of index two); implicit Euler damps it by a factor
-   λ/(0.02·length) a step.
+   λ/(0.01·length) a step.
 """
 
 from collections.abc import Callable
@@ -36,17 +36,17 @@ from jaxflow.flow import (
     StationaryPoint,
     Stiff,
 )
+from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
+from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
-from jaxflow.limits.steps import explicit_control, implicit_control, kvaerno
+from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
-RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
 
 
@@ -87,7 +87,7 @@ class AnyAttentionGears(AbstractProblem):
         stop = stop | CompositionResolved() if self.composes else stop
         if name == "explicit":
             ends = stop | SelectionSettled() | Stiff() if self.composes else stop
-            return Drive(diffrax.Tsit5(), explicit_control(1e-6), ends, max_steps, self.report)
+            return Drive(diffrax.Tsit5(), explicit_control(PATH_RTOL), ends, max_steps, self.report)
         if name == "mixing":
             controller = implicit_control(rtol=1e-5, atol=1e-7)
             return Drive(accurate_solver(), controller, stop | SelectionSettled(), max_steps, self.report)
@@ -114,22 +114,22 @@ class AnyAttentionGears(AbstractProblem):
                 save_at=jnp.linspace(np.log(max(end / 100, self.near)), np.log(end - self.near), self.saves),
             )
         clock = LogArcLength(unit=self.far, timed=self.timed)
-        until = clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP))
-        return lane(clock=clock, until=until, dt0=RELAXATION_STEP)
+        until = clock.reading(jnp.asarray(RELAXATION_STEPS * FIRST_STEP))
+        return lane(clock=clock, until=until, dt0=FIRST_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, followed = self.gears[gear], good(stretch.result)
         if name == "relaxation":
             # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
-            return Shift(jnp.asarray(ENDED), followed)
+            return Shift(jnp.asarray(End.ended), followed)
         ends = ~followed | (stationarity(stretch.final) <= STATIONARY)
         if self.composes and name != "explicit":
             data: Any = risk.data
             ends = ends | composition_resolved(stretch.final.model, data)
         # At rest on the sphere there is no velocity left to relax.
         last = name == "implicit" and self.cap < self.far
-        following = jnp.asarray(ENDED if last else gear + 1)
+        following = jnp.asarray(End.ended if last else gear + 1)
         if self.composes and name == "explicit":
             data: Any = risk.data
             following = jnp.where(selected(stretch, data), gear + 2, following)
-        return Shift(jnp.where(ends, ENDED, following), jnp.asarray(True))
+        return Shift(jnp.where(ends, End.ended, following), jnp.asarray(True))

@@ -10,6 +10,7 @@ r"""Attention with a linear head, one layer or several W in parallel: its gears,
    each time.
 """
 
+import enum
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.data import TokenData
 from jaxflow.flow import (
     AbstractCoordinates,
@@ -42,11 +44,11 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.constraints import leading
+from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.pairs import has_pairs
-from jaxflow.limits.kantorovich import ROUNDED
-from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FLOOR, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.limits.steps import FIRST_STEP, TRY_SHARE, explicit_control, implicit_control, kvaerno, share_of
+from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
+from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -58,7 +60,14 @@ from jaxflow.models import (
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-EXPLICIT, IMPLICIT, MULTIPLIERS = 0, 1, 2
+
+class Gear(enum.IntEnum):
+    """The gears, in their order."""
+
+    explicit = 0
+    implicit = 1
+    multipliers = 2
+
 
 # ρ^L at which the exponents stop to grow. Margins of a limit keep a floor of some ten to a hundred over it; where what
 # rounding leaves of an exponent, ρ^L ε, is not small against one, Newton's method has nothing to converge to. The
@@ -67,11 +76,6 @@ EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
 # Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
 # token is being left, by an explicit method.
 SETTLED, LEFT = SelectionSettled(), Unsaturated()
-# The log arc length to which paths are followed. A component with slack 1 - κ falls like exp(-2(1 - κ)s): to 1e-8 for
-# every slack above 1e-5.
-LOG_HORIZON = 1e6
-# The log arc length by which the implicit gear goes on after a stretch that came to nothing, for the first time.
-CAREFUL_LENGTH = 2.0
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
 # with the usual 0.2 and 10 every second one failed there (540 steps; with these 240, and 7 % more on other paths).
 SHORTER, LONGER = 0.3, 2.0
@@ -102,10 +106,9 @@ class AttentionGears(AbstractProblem):
     **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest
     explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
     `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit
-    and implicit gears, which decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on
-    its other side); `rtol` of multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of
-    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near
-    their end (see `lane`), for where the path to it is not asked for.
+    and implicit gears, which decide where a path goes; `rtol` of multipliers, and `quick_rtol`, where it is given, of
+    a first try by them; `solver` of theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in
+    coordinates in which they are near their end (see `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True
@@ -113,12 +116,12 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
-    near: float = FAR
-    log_horizon: float = LOG_HORIZON
+    near: float = HORIZON
+    log_horizon: float = HORIZON
     floor: float = FLOOR
     saves: int = 0
     timed: bool = False
-    path_rtol: float = 1e-6
+    path_rtol: float = PATH_RTOL
     rtol: float = 1e-3
     quick_rtol: float | None = None
     solver: MultiplierNewton = MultiplierNewton()
@@ -127,15 +130,15 @@ class AttentionGears(AbstractProblem):
 
     @property
     def gears(self) -> tuple[str, ...]:
-        return "explicit", "implicit", "multipliers"
+        return tuple(Gear.__members__)
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         whole, rtol, pairs = jnp.asarray(max_steps), self.path_rtol, has_pairs(model)
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
-        if gear == EXPLICIT:
+        if gear == Gear.explicit:
             ends = still(STATIONARY) | SETTLED | Stiff()
             return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report)
-        if gear == IMPLICIT:
+        if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
             solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, linalg.chord)
@@ -157,11 +160,11 @@ class AttentionGears(AbstractProblem):
         risk, here = start.risk, start.here
         model: Any = here.model
         coordinates: Any = coordinates_of(risk, model, self.conserved)
-        if gear == EXPLICIT:
+        if gear == Gear.explicit:
             clock = ArcLength(floor=self.floor, timed=self.timed)
             return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP)
         unit = start.unit
-        if gear == IMPLICIT:
+        if gear == Gear.implicit:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
             return start.lane(
                 drive,
@@ -192,28 +195,31 @@ class AttentionGears(AbstractProblem):
         final: Any = stretch.final
         followed = good(stretch.result)
         share, pulled = _selection(stretch, data)
-        if gear in (EXPLICIT, IMPLICIT):
-            stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
-            following = jnp.where(followed & selected(stretch, data), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
+        if gear in (Gear.explicit, Gear.implicit):
+            stiff = ~broken(stretch) if gear == Gear.explicit else jnp.asarray(False)
+            following = jnp.where(
+                followed & selected(stretch, data), Gear.multipliers, jnp.where(stiff, Gear.implicit, End.ended)
+            )
             # Pushes cancel at a minimum, or for a while.
             cancels = followed & at_rest(final, final.model.degree, self.conserved)
-            following = jnp.where(cancels, DOUBT - jnp.maximum(following, IMPLICIT), following)
+            following = jnp.where(cancels, End.doubt - jnp.maximum(following, Gear.implicit), following)
             return Shift(following, jnp.asarray(True))
         left = followed & (share < LEFT.share)
         nothing = ~followed | (stationarity(final) <= ROUNDED) | (~left & pulled)
         if has_pairs(final.model):
             nothing = nothing | (followed & _off_the_path(stretch))
-        following = jnp.where(nothing, IMPLICIT, jnp.where(left, EXPLICIT, ENDED))
+        following = jnp.where(nothing, Gear.implicit, jnp.where(left, Gear.explicit, End.ended))
         if self.quick_rtol is not None:
             # A long step may pass over what the flow does, and come to another end: from before it again, more closely.
             hasty = (lost == 0) & (nothing | left)
-            nothing, following = nothing | hasty, jnp.where(hasty, MULTIPLIERS, following)
+            nothing, following = nothing | hasty, jnp.where(hasty, Gear.multipliers, following)
         return Shift(following, ~nothing)
 
     def _careful(self, lost: Int[Array, ""]) -> Float[Array, ""]:
-        """How far the implicit gear goes at least, in the integration variable of its clock."""
+        """The log arc length by which the implicit gear goes on at least: two after the first stretch that came to
+        nothing, and twice as much after each other one."""
         tries = lost - (self.quick_rtol is not None)
-        return jnp.where(tries > 0, CAREFUL_LENGTH * 2.0 ** (tries - 1.0), 0.0)
+        return jnp.where(tries > 0, 2.0**tries, 0.0)
 
 
 def _fewest(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:

@@ -20,9 +20,6 @@ from jaxflow.theory import (
     theorem_or_failures,
 )
 
-# A root found by bisection and Newton's method misses by roundings; more than this is no root.
-ROOT = 1e-6
-
 
 class ClosedForm(AbstractPrinted):
     r"""A limit from data and start alone.
@@ -57,7 +54,9 @@ def closed_point(
         return None
     found = datum_limit(pairs, model, data.targets[0])
     slack = pairs.slack()
-    root = found.missed <= ROOT
+    # A root found by bisection misses by roundings; half of the digits are no rounding.
+    most = jnp.sqrt(jnp.finfo(found.missed.dtype).eps)
+    root = found.missed <= most
     return ClosedForm(
         found.coefficients,
         relative_distance(beta, found.coefficients),
@@ -65,7 +64,7 @@ def closed_point(
         "that g^(-1)(y / alpha^2) gives",
         (
             Assumption("the first layer is larger in every singular component (Theorem 5)", slack > 0, slack),
-            Assumption("g takes the value y (Theorem 5)", root, ROOT - found.missed),
+            Assumption("g takes the value y (Theorem 5)", root, most - found.missed),
         ),
     )
 

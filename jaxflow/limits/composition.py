@@ -8,9 +8,6 @@ from jaxflow.flow import AbstractStop, Situation
 from jaxflow.limits.self_certificate import select, settled
 from jaxflow.models import AbstractAttention, head_gradients, mix, token_scores, token_slopes
 
-# Attention of what is masked at which a mixture is final: rounding leaves an error of 1e-16/1e-8 in the direction.
-RESOLVED = 1e-8
-
 
 def composed_scores(
     model: AbstractAttention, data: TokenData, attention: Float[Array, "*n T"], selection: Bool[Array, "*n T"]
@@ -30,8 +27,8 @@ def composed_scores(
 class CompositionResolved(AbstractStop):
     r"""Stops where some query mixes several tokens and what is masked has nearly vanished.
 
-    Slopes of mixed tokens tend to each other, and their differences are rounding errors of about 1e-16. What is
-    masked pulls like its attention s: far below `RESOLVED` the direction would be noise.
+    Slopes of mixed tokens tend to each other, and their differences are rounding errors ε. What is masked pulls like
+    its attention s: the direction is off by s, and by ε/s, which are equal at $s=\sqrt\varepsilon$.
     """
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
@@ -42,9 +39,9 @@ class CompositionResolved(AbstractStop):
 
 
 def composition_resolved(model: AbstractAttention, data: TokenData) -> Bool[Array, ""]:
-    """Whether some query mixes several tokens and all others have less than `RESOLVED` of the attention."""
+    r"""Whether some query mixes several tokens and all others have less than $\sqrt\varepsilon$ of the attention."""
     attention = model.attention(data)
     chosen = select(attention)
     several = jnp.any(jnp.sum(chosen, axis=-1) > 1)
     left = jnp.max(jnp.where(chosen, 0.0, attention))
-    return several & settled(attention, data.visible) & (left <= RESOLVED)
+    return several & settled(attention, data.visible) & (left <= jnp.sqrt(jnp.finfo(left.dtype).eps))

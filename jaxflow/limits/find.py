@@ -22,16 +22,16 @@ from jaxflow._core import (
     require,
     tree_in_float,
 )
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.composition import composed_scores
-from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import network_call
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import is_own, own_call
-from jaxflow.limits.path import RESTS, Underway, by_gears, out_of_steps
+from jaxflow.limits.path import End, Underway, by_gears, out_of_steps
 from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, weights_gap
 from jaxflow.limits.reduction import reduced
@@ -186,7 +186,7 @@ def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
 
 
 def _concluded(one: Underway) -> Limit:
-    rests = one.ways[-1].gear == RESTS if one.problems[-1].doubts else None
+    rests = one.ways[-1].gear == End.rests if one.problems[-1].doubts else None
     return conclude(*followed(one), rests=rests)
 
 

@@ -17,11 +17,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.kinks import gated
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.risk import EmpiricalRisk
-
-# What is left of a number of order one after a hundred thousand roundings, or of a product of a few matrices: singular
-# values below this share of the largest belong to no range, and gradients below this share of the multipliers are zero.
-ROUNDED = 1e-10
 
 
 class _Span(NamedTuple):

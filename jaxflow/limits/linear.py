@@ -20,7 +20,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import by_gears, out_of_steps
 from jaxflow.limits.rate import fit_rate
 from jaxflow.limits.self_certificate import better_of, network_bounds
-from jaxflow.limits.stages import Count, Positive, coordinates_that_move, network_at_rest, stationarity
+from jaxflow.limits.stages import SMALL, Count, Positive, coordinates_that_move, network_at_rest, stationarity
 from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Lp, ProgramResult, Separability, certify, recession_cone, solve
@@ -38,8 +38,6 @@ KKT = 1e-5
 # margins stay a few over it apart, to 1e-5 where they are of order one; where the least is small against the weights, a
 # datum that is not support at all still has a multiplier.
 SLACK = 1e-4
-# A start below this may have modes that its flow loses among the roundings of weights that have grown.
-SMALL_START = 1e-3
 
 
 def network_call(
@@ -128,7 +126,7 @@ def conclude_direction(
         certificate, excess = verdict.certificate, verdict.excess
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
         # such a direction contradicts nothing.
-        lost = jnp.asarray(False) if has_pairs(start) else largest_entry(start) < SMALL_START
+        lost = jnp.asarray(False) if has_pairs(start) else largest_entry(start) < SMALL
         certified, contradicted = verdict.certified, verdict.contradicted & ~seems_still & ~lost
         optimal = Outcome.globally_optimal
     else:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool
 
 from jaxflow._core import compiled_often, tree_where
 from jaxflow.flow import run_queue
-from jaxflow.limits.path import DOUBT, AbstractProblem, Start, Way, after, begin, looked_at
+from jaxflow.limits.path import AbstractProblem, End, Start, Way, after, begin, looked_at
 from jaxflow.limits.stages import Count
 from jaxflow.risk import EmpiricalRisk
 
@@ -33,7 +33,7 @@ def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Wa
     ways = begun
     while True:
         gears, lost = np.asarray(ways.gear), np.asarray(ways.lost)
-        if (gears <= DOUBT).any():
+        if (gears <= End.doubt).any():
             ways = looked_at_all(risks, ways)
             continue
         waiting = sorted({(int(g), bool(k > 0)) for g, k in zip(gears, lost, strict=True) if g >= 0})
@@ -51,7 +51,7 @@ def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
 
 @compiled_often
 def looked_at_all(risks: EmpiricalRisk, ways: Way) -> Way:
-    """Paths after those in `DOUBT` were looked at."""
+    """Paths after those in `doubt` were looked at."""
     return eqx.filter_vmap(looked_at)(risks, ways)
 
 

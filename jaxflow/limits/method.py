@@ -14,9 +14,9 @@ from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg
 from jaxflow.flow import Scores, Weights
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
-from jaxflow.limits.attention import LOG_HORIZON, AttentionGears, cap_of, coordinates_of
+from jaxflow.limits.attention import AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
-from jaxflow.limits.stages import FAR, FLOOR, Count, Positive, kept
+from jaxflow.limits.stages import FLOOR, HORIZON, Count, Positive, kept
 from jaxflow.limits.units import units_of
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -115,8 +115,8 @@ class Staged(AbstractMethod):
             gap=gap,
             cap=cap,
             far=far,
-            near=FAR if self.near is None else self.near,
-            log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
+            near=HORIZON if self.near is None else self.near,
+            log_horizon=HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,

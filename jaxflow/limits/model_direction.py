@@ -42,6 +42,7 @@ from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
+from jaxflow.limits.steps import PATH_RTOL
 from jaxflow.limits.verdict import ELSEWHERE
 from jaxflow.margin import ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractAttention
@@ -50,7 +51,7 @@ from jaxflow.theory import Prediction, Rule
 
 # The error of a path whose KKT point is still identified; directions of norm one are at most 2 apart.
 LARGEST_ERROR = 0.5
-# Multipliers and residual are asked for to a hundredth of the gap.
+# Directions, multipliers and residuals are asked for to a hundredth of the gap.
 SHARE_OF_GAP = 1e-2
 SCALINGS = (0.5, 2.0, 3.0)
 
@@ -252,7 +253,7 @@ def degree_of(
 
 
 def _gears(model: Any, method: ModelStaged, kinks: int, few: bool) -> OwnGears:
-    rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
+    rtol = (1e-3 if kinks else PATH_RTOL) if method.rtol is None else method.rtol
     smooth = kinks == 0
     # Attention that saturates hands over to the hard-margin flow before it is stiff, and implicit steps factorise.
     stiff = smooth and few and not isinstance(model, AbstractAttention)

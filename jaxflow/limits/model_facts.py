@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import AbstractPrinted, Code, Outcome, tree_norm
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, excess_of, precision_note, unknown, when_of
 from jaxflow.margin import Separability
 from jaxflow.trajectory import describe
@@ -163,13 +164,9 @@ class ModelFacts(AbstractFacts):
         return " ".join(parts)
 
 
-# Deviations from homogeneity above this are no rounding; in single precision a hundred roundings are more.
-HOMOGENEOUS = 1e-6
-
-
 def is_homogeneous(deviation: Float[Array, "*b"]) -> Bool[Array, "*b"]:
-    """Whether a deviation from homogeneity is one of rounding."""
-    return deviation <= max(HOMOGENEOUS, 100.0 * float(jnp.finfo(deviation.dtype).eps))
+    """Whether a deviation from homogeneity is one of rounding: in single precision a hundred roundings are more."""
+    return deviation <= max(ROUNDED, 100.0 * float(jnp.finfo(deviation.dtype).eps))
 
 
 def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> str:

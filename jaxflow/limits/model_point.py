@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
-from jaxflow.limits.kantorovich import ROUNDED, flat
+from jaxflow._core.linalg import ROUNDED
+from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
@@ -22,18 +23,13 @@ from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
 MOST_WEIGHTS = 2000
-# Numbers of the margins' Jacobian from which a call runs for longer than it takes to be compiled well: digits of ten
-# classes (1e7) with an empty cache 49 s in place of 72 s.
-LARGE = 1e6
-# The gradient, relative to the multipliers, at which such a flow is left.
-STILL = 1e-9
-NEWTON_STEPS = 6
 
 
 def is_long(risk: EmpiricalRisk, model: Any, *_: Any) -> bool:
-    """Whether the limit of such margins takes longer than compiling its program."""
+    """Whether the limit of such margins takes longer than compiling its program: their Jacobian is larger than a dense
+    system may be (digits of ten classes, 1e7, with an empty cache 49 s in place of 72 s)."""
     trained = jax.tree.leaves(eqx.filter(model, risk.filter(model)))
-    return sum(x.size for x in trained) * eqx.filter_eval_shape(risk.margins, model).size >= LARGE
+    return sum(x.size for x in trained) * eqx.filter_eval_shape(risk.margins, model).size >= MOST_WEIGHTS**2
 
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
@@ -45,7 +41,7 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     # From there on Newton's method takes the derivatives of the loss to rounding.
     log_loss = before.log_scale + jnp.log(ROUNDED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
     fine = OwnGears(
-        log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
+        log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=ROUNDED, report=method.report
     )
     # The distance from the rough one estimates the error of the other.
     rough = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol)
@@ -106,7 +102,7 @@ def settle(
         change = linalg.lstsq(rows(theta), jnp.where(bent > 0, slopes / positive_or_one(bent), 0.0))
         return theta - change, None
 
-    fitted, _ = jax.lax.scan(shortest, theta, None, length=NEWTON_STEPS)
+    fitted, _ = jax.lax.scan(shortest, theta, None, length=linalg.doublings(theta.dtype))
     left = jnp.max(jnp.abs(_slopes(risk, unravel(fitted))[0])) / positive_or_one(slope)
     values = jnp.stack([linalg.singular_values(rows(x)) ** 2 / count for x in (theta, fitted)])
     on = values > ROUNDED * jnp.max(values)

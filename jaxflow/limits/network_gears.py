@@ -38,12 +38,13 @@ from jaxflow.flow import (
     Stiff,
     Weights,
 )
+from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.attention import EXPONENTS, LOG_HORIZON
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
+from jaxflow.limits.attention import EXPONENTS
+from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import flow_certifier
-from jaxflow.limits.stages import FLOOR, STATIONARY, Count, Positive, vanished
-from jaxflow.limits.steps import FIRST_STEP, TRY_SHARE, WAY_SHARE, implicit_control, kvaerno, share_of
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, WAY_SHARE, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -56,13 +57,6 @@ CONVEX_CAP = 1e10
 # Of more layers, with the digits of Newton's method: where exponents have none for the first (two of 64 convolutional
 # networks) the path is followed again at the next of these.
 DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
-# What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
-# roundings of what has grown are taken for errors (steps rejected one by one, three of seven networks of four layers).
-SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
-# Four layers with an entry of 0.01 each have a gradient of 1e-6 there: a saddle, not a stationary limit.
-DEEP_STATIONARY = 1e-12
-# Newton's method for the weights is driven to lengths that can be written down.
-WEIGHTS_FAR = 1e100
 # How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.
 PATIENCE = 100.0
 
@@ -112,7 +106,10 @@ class NetworkGears(AbstractProblem):
             most = steps if self.degree == 2 and not self.convex else share_of(steps, WAY_SHARE)
             return Drive(diffrax.Tsit5(), controller, ends, most, self.report)
         if name == "saddle":
-            rtol = max(SADDLE_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
+            # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth
+            # of that, roundings of what has grown are taken for errors (steps rejected one by one, three of seven
+            # networks of four layers).
+            rtol = max(PATH_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
             controller = implicit_control(rtol=rtol, atol=rtol * entry)
             solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry)
             return Drive(solver, controller, fitted, share_of(steps, WAY_SHARE), self.report)
@@ -135,37 +132,39 @@ class NetworkGears(AbstractProblem):
         if name == "explicit":
             return lane(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
         if name == "saddle":
-            return lane(clock=LogTime(), until=SADDLE_LOG_TIME, dt0=FIRST_STEP)
+            return lane(clock=LogTime(), until=HORIZON, dt0=FIRST_STEP)
         # Rates are fitted where the flow is the exact one.
         saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
         if name == "multipliers":
             clock = LogArcLength(unit=start.unit, cap=max(EXPONENTS**0.5, self._exact), timed=False)
-            until = LOG_HORIZON if self.far is None else float(np.log(self.far - near))
+            until = HORIZON if self.far is None else float(np.log(self.far - near))
             return lane(clock=clock, until=until, save_at=saves)
         caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
         cap = jnp.maximum(caps[jnp.minimum(start.lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)
         clock = LogArcLength(unit=near, floor=FLOOR, cap=cap)
-        far = WEIGHTS_FAR if self.far is None else self.far
+        far = FAR if self.far is None else self.far
         return lane(clock=clock, until=float(np.log(far - near)), save_at=saves)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, last, yes = self.gears[gear], jnp.asarray(len(self.gears) - 1), jnp.asarray(True)
         spent = stretch.result == RESULTS.max_steps_reached
         if name == "multipliers":
-            return Shift(jnp.asarray(ENDED), yes)
+            return Shift(jnp.asarray(End.ended), yes)
         if name == "weights":
             again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
-            return Shift(jnp.where(again, last, ENDED), ~again)
+            return Shift(jnp.where(again, last, End.ended), ~again)
         outwards = ~vanished(stretch.final, self.degree, self._rest)
         # Out of steps a path at a saddle is continued there, and one of a convex program goes out all the same.
-        onwards = jnp.where(outwards, last, ENDED) if self.convex else jnp.asarray(ENDED)
+        onwards = jnp.where(outwards, last, End.ended) if self.convex else jnp.asarray(End.ended)
         onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards
-        following = jnp.where(good(stretch.result) & outwards, last, jnp.where(spent, onwards, ENDED))
+        following = jnp.where(good(stretch.result) & outwards, last, jnp.where(spent, onwards, End.ended))
         return Shift(following, yes)
 
     @property
     def _rest(self) -> float:
-        return STATIONARY if self.degree == 2 or self.convex else DEEP_STATIONARY
+        """The gradient of a stationary limit. At a saddle L layers with small entries a have one of $a^{L-1}$; no
+        gradient is known to the third power of `STATIONARY`."""
+        return STATIONARY if self.convex else STATIONARY ** min(self.degree - 1, 2)
 
     @property
     def _exact(self) -> float:

@@ -8,6 +8,7 @@
 A loss that has its infimum at finite outputs leads to a point, and both gears run in log time.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,18 +19,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FAR, FLOOR, LOG_TIME, STATIONARY, Count, Positive, vanished
-from jaxflow.limits.steps import FIRST_STEP, IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
+from jaxflow.flow.drive import FIRST_STEP
+from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
-
-EXPLICIT, IMPLICIT = 0, 1
-# A log arc length for implicit steps: a loss that has not fallen up to there does not fall.
-LOG_FAR = 100.0
-# Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.
-DIGITS = 1e-9
 
 
 class OwnGears(AbstractProblem):
@@ -54,13 +51,14 @@ class OwnGears(AbstractProblem):
         return ("explicit", "implicit") if self.stiff else ("explicit",)
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
-        rtol = self.rtol
+        rtol, name = self.rtol, self.gears[gear]
         stop = LossExcess(self.log_loss) | StationaryPoint(self.still, 2)
-        if gear == EXPLICIT:
+        if name == "explicit":
             solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
             ends = stop | Stiff() if self.stiff else stop
             return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
-        digits = jnp.maximum(1e-2 * rtol, DIGITS)
+        # Far out rates times steps leave in a stage what Newton's method cannot remove.
+        digits = jnp.maximum(1e-2 * rtol, ROUNDED)
         solver, controller = kvaerno(digits, digits, linalg.chord), implicit_control(rtol=rtol, atol=1e-2 * rtol)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
@@ -68,15 +66,15 @@ class OwnGears(AbstractProblem):
         lane = partial(start.lane, drive, coordinates=Weights())
         if self.point:
             return lane(clock=LogTime(), until=LOG_TIME)
-        if gear == EXPLICIT:
-            return lane(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
-        return lane(clock=LogArcLength(unit=start.unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
+        if self.gears[gear] == "explicit":
+            return lane(clock=ArcLength(floor=FLOOR, timed=False), until=HORIZON)
+        return lane(clock=LogArcLength(unit=start.unit, floor=FLOOR, timed=False), until=math.log(FAR), dt0=FIRST_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         final, yes = stretch.final, jnp.asarray(True)
-        if gear == IMPLICIT or not self.stiff:
-            return Shift(jnp.asarray(ENDED), yes)
+        if self.gears[gear] == self.gears[-1]:
+            return Shift(jnp.asarray(End.ended), yes)
         size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
         still = vanished(final, 2, self.still)
         ended = good(stretch.result) & ((size <= self.log_loss) | still)
-        return Shift(jnp.where(ended | broken(stretch), ENDED, IMPLICIT), yes)
+        return Shift(jnp.where(ended | broken(stretch), End.ended, gear + 1), yes)

@@ -7,6 +7,7 @@ lanes for each gear (`jaxflow.limits.many`).
 """
 
 import abc
+import enum
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
@@ -17,9 +18,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed
+from jaxflow._core.linalg import ROUNDED
 from jaxflow._core.trees import tree_norm, tree_where
 from jaxflow.flow import Drive, Lane
-from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.stages import Count, minimum_near, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
@@ -27,11 +28,20 @@ from jaxflow.trajectory import Point, Regime, Trajectory
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What stands for a gear where a path has come to its end, and where a minimum of the loss was found there. Where pushes
-# cancel and it has to be seen whether one is there, `DOUBT - k` stands for the gear k that follows if not.
-ENDED, RESTS, DOUBT = -1, -2, -3
-
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
+
+
+class End(enum.IntEnum):
+    """What stands for a gear.
+
+    - `ended`: the path has come to its end. `rests`: a minimum of the loss was found there.
+    - `doubt`: pushes cancel, and it has to be seen whether a minimum is there; `doubt - k` stands for the gear k that
+      follows if not.
+    """
+
+    ended = -1
+    rests = -2
+    doubt = -3
 
 
 class Way(eqx.Module):
@@ -85,7 +95,7 @@ class AbstractProblem(eqx.Module):
     """
 
     saves: eqx.AbstractVar[int]
-    # Whether a stretch may end in `DOUBT`.
+    # Whether a stretch may end in `doubt`.
     doubts: ClassVar[bool] = False
 
     @property
@@ -142,7 +152,7 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
     path = eqx.tree_at(lambda p: p.result, path, RESULTS.where(spent, exhausted, path.result))
     lost = way.lost + ~keep
     stretches = way.stretches.at[gear].add(1)
-    return Way(_counted(path, problem, steps), jnp.where(spent, ENDED, following), lost, steps, stretches)
+    return Way(_counted(path, problem, steps), jnp.where(spent, End.ended, following), lost, steps, stretches)
 
 
 def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
@@ -155,8 +165,8 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
     if is_concrete(problem, risk, way, max_steps, jnp.zeros(())):
         # As an array: another budget compiles nothing.
         most: Any = np.asarray(max_steps)
-        while (gear := int(way.gear)) not in (ENDED, RESTS):
-            way = _looked_at(risk, way) if gear <= DOUBT else _stretch(problem, gear, risk, way, most)
+        while (gear := int(way.gear)) not in (End.ended, End.rests):
+            way = _looked_at(risk, way) if gear <= End.doubt else _stretch(problem, gear, risk, way, most)
         return way
     arrays, fixed = eqx.partition(way, eqx.is_array)
 
@@ -174,16 +184,16 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
 
 def ended(way: Way) -> Bool[Array, "..."]:
     """Whether nothing follows."""
-    return (way.gear == ENDED) | (way.gear == RESTS)
+    return (way.gear == End.ended) | (way.gear == End.rests)
 
 
 def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
-    """The way after it was seen whether a minimum is near a path that is in `DOUBT`. If none is, the path goes on while
+    """The way after it was seen whether a minimum is near a path that is in `doubt`. If none is, the path goes on while
     its gradient has digits."""
-    here, doubt = way.path.final, way.gear <= DOUBT
+    here, doubt = way.path.final, way.gear <= End.doubt
     found = minimum_near(risk, here, doubt)
-    following = jnp.where(stationarity(here) > ROUNDED, DOUBT - way.gear, ENDED)
-    gear = jnp.where(doubt, jnp.where(found, RESTS, following), way.gear)
+    following = jnp.where(stationarity(here) > ROUNDED, End.doubt - way.gear, End.ended)
+    gear = jnp.where(doubt, jnp.where(found, End.rests, following), way.gear)
     return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~found)))
 
 

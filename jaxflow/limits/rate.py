@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.limits.kantorovich import ROUNDED
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.margin import L1, AbstractProgram, AttentionProgram, Nuclear, Solution, certify

@@ -1,5 +1,6 @@
 """Stages of one path: what joins them, and how a stationary end is recognised."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -18,16 +19,20 @@ from jaxflow.trajectory import Point, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
-# What pulls at a coordinate of a linear network at rest, relative to the multipliers: its layers are of order 0.1 or
-# more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
-PULLED = 1e-3
+# The gradient of a linear network is a product of layers with what pulls at their coordinate, relative to the
+# multipliers. Of two factors of a product of `STATIONARY` one is at most its root: a stronger pull is hidden by layers
+# smaller than this, at a saddle.
+SMALL = math.sqrt(STATIONARY)
 # The relative error of what is called a stationary point.
 LARGEST_POINT_ERROR = 1e-2
 # The clock becomes a time where pushes cancel: a path into a finite point has finite length.
 FLOOR = 0.03
-# An arc length that no explicit stretch needs: it would take a million steps and more, and stiffness or a rule ends the
-# stretch before.
-FAR = 1e6
+# How far a clock is run. This arc length takes a million explicit steps and more: stiffness or a rule ends the stretch
+# before. At this log arc length a component with slack 1 - κ, which falls like exp(-2(1 - κ)s), is at 1e-8 for every
+# slack above 1e-5. By this log time a path has left its saddle.
+HORIZON = 1e6
+# A length of weights that can be written down. A loss that has not fallen up to there does not fall.
+FAR = 1e100
 # Log time at which a path that has not come to an end is left: at rates of 1e-6 it has come to its point, and what is
 # left of terms that fall like 1/t is rounding.
 LOG_TIME = 30.0
@@ -115,8 +120,8 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
     pull = jnp.abs(p @ data.inputs) / positive_or_one(jnp.sum(jnp.abs(p)))
     if not isinstance(model, DiagonalLinearNetwork):
         # Entries mix, and zeros look like what rounding will move: a start that nothing moves is at rest.
-        return rests & ((stationarity(final) == 0) | ~jnp.any(pull > PULLED))
-    return rests & ~jnp.any(coordinates_that_move(model) & (pull > PULLED))
+        return rests & ((stationarity(final) == 0) | ~jnp.any(pull > SMALL))
+    return rests & ~jnp.any(coordinates_that_move(model) & (pull > SMALL))
 
 
 def coordinates_that_move(model: DiagonalLinearNetwork) -> Bool[Array, " d"]:

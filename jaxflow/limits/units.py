@@ -29,8 +29,6 @@ from jaxflow.trajectory import Point, Trajectory
 
 # Sizes of data up to this power of two, or down to its inverse, are of order one.
 ORDER_ONE = 10
-# The power of two of the largest weight of a network's start, in these units.
-MOST = 26.0
 
 
 class Units(eqx.Module):
@@ -143,7 +141,8 @@ def _of_inputs(risk: EmpiricalRisk, model: Any) -> Units:
     root = jnp.round((a - b) / model.degree)
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
     # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
-    lost = jnp.log2(positive_or_one(largest)) + root > MOST
+    # Margins of weights of 2^k keep the bits that k leaves: half of them at least.
+    lost = jnp.log2(positive_or_one(largest)) + root > 0.5 * jnp.finfo(largest.dtype).nmant
     root, b = jnp.where(lost, 0.0, root), jnp.where(lost, 0.0, b)
     targets = power_of_two(b)
     return Units(power_of_two(b + model.degree * root), targets, power_of_two(root), targets)

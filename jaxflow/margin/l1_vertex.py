@@ -14,6 +14,8 @@ refined from the rows alone. Nothing here is trusted: what does not certify, and
 for the interior point.
 """
 
+import enum
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
@@ -25,11 +27,19 @@ from jaxflow.margin.conclude import default_tolerance
 # Pivots for each basic variable that may leave, and some: random programs take at most two and a half for each.
 PIVOTS, MORE_PIVOTS = 4, 20
 
-# What a variable of the table is, and where it stands when it is not basic: a weight at zero, of an inequality or an
-# equality; a weight that must stay zero; an entry of r at -1 (or basic), and at 1.
-WEIGHT, FREE, UNUSED, LOW, HIGH = range(5)
-PLACES = HIGH.bit_length()
-KIND = (1 << PLACES) - 1
+
+class Kind(enum.IntEnum):
+    """What a variable of the table is, and where it stands when it is not basic.
+
+    - `weight`, `free`: a weight at zero, of an inequality or an equality. `unused`: one that must stay zero.
+    - `low`, `high`: an entry of r at -1 (or basic), and at 1.
+    """
+
+    weight = 0
+    free = 1
+    unused = 2
+    low = 3
+    high = 4
 
 
 class Vertex(eqx.Module):
@@ -46,7 +56,7 @@ class Vertex(eqx.Module):
 
 class _State(eqx.Module):
     """`table` with a row for each basic variable and the objective, a column for each other and the values;
-    `names`, 2^PLACES·variable + kind, of rows, then of columns; `place` of the last that entered; `status` 0 under
+    `names`, len(Kind)·variable + kind, of rows, then of columns; `place` of the last that entered; `status` 0 under
     way, 1 optimal, 2 at a ray."""
 
     table: Float[Array, "rows columns"]
@@ -74,8 +84,8 @@ def find_vertex(
     height = positive_or_one(height)
     targets = targets / height
     table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
-    kinds = jnp.where(inequality, WEIGHT, jnp.where(equality, FREE, UNUSED))
-    names = (jnp.arange(d + m) << PLACES) + jnp.concatenate([jnp.full((d,), LOW), kinds])
+    kinds = jnp.where(inequality, Kind.weight, jnp.where(equality, Kind.free, Kind.unused))
+    names = len(Kind) * jnp.arange(d + m) + jnp.concatenate([jnp.full((d,), Kind.low), kinds])
     nothing = jnp.zeros((), int)
     state = _State(table, names, nothing, nothing, nothing)
     limit = PIVOTS * min(m, d) + MORE_PIVOTS
@@ -86,14 +96,18 @@ def find_vertex(
     return _read(lax.while_loop(unfinished, _pivot, state), rows, targets, sizes, height)
 
 
+def _kind(names: Int[Array, "..."]) -> Int[Array, "..."]:
+    return names % len(Kind)
+
+
 def _pivot(state: _State) -> _State:
     """One variable enters, and goes to its other bound or takes the place of the first that it drives to one."""
     table, names = state.table, state.names
     d, m = (length - 1 for length in table.shape)
     noise = default_tolerance(table.dtype, 5e4)
-    rates, kinds = table[d, :m], names[d:] & KIND
-    ways = jnp.where((kinds == HIGH) | ((kinds == FREE) & (rates < 0)), -1.0, 1.0)
-    gains = jnp.where(kinds == UNUSED, 0.0, ways * rates)
+    rates, kinds = table[d, :m], _kind(names[d:])
+    ways = jnp.where((kinds == Kind.high) | ((kinds == Kind.free) & (rates < 0)), -1.0, 1.0)
+    gains = jnp.where(kinds == Kind.unused, 0.0, ways * rates)
     # At the end no rate is larger than the objective and one.
     able = gains > noise * (1.0 + jnp.abs(table[d, m]))
     keys = jnp.where(able, gains**2 / (1.0 + jnp.sum(table[:d, :m] ** 2, axis=0)), 0.0)
@@ -101,16 +115,16 @@ def _pivot(state: _State) -> _State:
     optimal = ~(keys[place] > 0)
 
     column, enters = table[:, place], names[d + place]
-    way, kind = jnp.sign(column[d]), enters & KIND
+    way, kind = jnp.sign(column[d]), _kind(enters)
     change = way * column[:d]
-    basic = names[:d] & KIND
-    bound = jnp.where(basic >= LOW, 1.0, jnp.where((basic == WEIGHT) & (change < 0), 0.0, jnp.inf))
+    basic = _kind(names[:d])
+    bound = jnp.where(basic >= Kind.low, 1.0, jnp.where((basic == Kind.weight) & (change < 0), 0.0, jnp.inf))
     steep = jnp.abs(change)
     stops = steep > noise * jnp.maximum(1.0, jnp.max(steep))
     room = jnp.maximum(bound - jnp.sign(change) * table[:d, m], 0.0)
     lengths = jnp.where(stops, room / jnp.where(stops, steep, 1.0), jnp.inf)
     first = jnp.argmin(lengths)
-    across = jnp.where(kind >= LOW, 2.0, jnp.inf)
+    across = jnp.where(kind >= Kind.low, 2.0, jnp.inf)
     length = jnp.minimum(lengths[first], across)
     ray = ~optimal & ~jnp.isfinite(length)
     moves = ~optimal & ~ray
@@ -122,18 +136,19 @@ def _pivot(state: _State) -> _State:
     row = jnp.where(jnp.arange(m + 1) == m, jnp.where(moves, -way * length, 0.0), row)
     here, there = swaps & (jnp.arange(d + 1) == first), swaps & (jnp.arange(m + 1) == place)
     column = jnp.where(here, 1.0, column)
-    stood = jnp.where(kind == HIGH, 1.0, jnp.where(kind == LOW, -1.0, 0.0))
+    stood = jnp.where(kind == Kind.high, 1.0, jnp.where(kind == Kind.low, -1.0, 0.0))
     kept = jnp.where(here[:, None] | there[None, :], 0.0, table)
     kept = jnp.where(here[:, None] & (jnp.arange(m + 1) == m)[None, :], stood, kept)
     table = kept - column[:, None] * row[None, :]
 
     leaves = names[first]
-    leaves = jnp.where((leaves & KIND == LOW) & (change[first] > 0), leaves - LOW + HIGH, leaves)
-    crosses = jnp.where(kind == LOW, enters - LOW + HIGH, enters - HIGH + LOW)
+    up = Kind.high - Kind.low
+    leaves = jnp.where((_kind(leaves) == Kind.low) & (change[first] > 0), leaves + up, leaves)
+    crosses = jnp.where(kind == Kind.low, enters + up, enters - up)
     slots = jnp.arange(d + m)
     now = jnp.where(swaps, leaves, jnp.where(moves, crosses, enters))
     names = jnp.where(slots == d + place, now, names)
-    names = jnp.where(swaps & (slots == first), jnp.where(kind == HIGH, enters - HIGH + LOW, enters), names)
+    names = jnp.where(swaps & (slots == first), jnp.where(kind == Kind.high, enters - up, enters), names)
     status = jnp.where(optimal, 1, jnp.where(ray, 2, 0))
     return _State(table, names, state.pivots + moves, place, status)
 
@@ -141,16 +156,16 @@ def _pivot(state: _State) -> _State:
 def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"], sizes: Array, height: Array) -> Vertex:
     """λ and ρ of a table, refined, in the units of the program."""
     m, d = rows.shape
-    table, kinds = state.table, state.names & KIND
+    table, kinds = state.table, _kind(state.names)
     near = default_tolerance(targets.dtype, 5e6)
     ray = state.status == 2
-    slots = jnp.zeros_like(kinds).at[state.names >> PLACES].set(jnp.arange(d + m))
+    slots = jnp.zeros_like(kinds).at[state.names // len(Kind)].set(jnp.arange(d + m))
     way = jnp.sign(table[d, state.place])
     entries, weights = slots[:d], slots[d:]
     on, active = entries >= d, weights < d
     column, row = jnp.where(on, entries - d, 0), jnp.where(active, weights, 0)
     inverse = jnp.where(active[:, None] & on[None, :], table[row[:, None], column[None, :]], 0.0)
-    bounds = jnp.where(on, jnp.where(kinds[entries] == HIGH, 1.0, -1.0), 0.0)
+    bounds = jnp.where(on, jnp.where(kinds[entries] == Kind.high, 1.0, -1.0), 0.0)
     bounds = jnp.where(ray, 0.0, bounds)
     values = jnp.where(ray, way * table[:d, state.place], table[:d, m])
     weight = jnp.where(active, values[row], 0.0)
@@ -163,8 +178,8 @@ def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"],
         rho = rho + (targets - rows @ rho) @ inverse
 
     far = jnp.abs(rates) > near * jnp.max(jnp.abs(rates))
-    unique = jnp.all(far | (kinds[d:] == UNUSED))
-    heaviest = jnp.max(jnp.where(kinds[:d] == WEIGHT, table[:d, m], 0.0))
-    inside = jnp.where(kinds[:d] == WEIGHT, table[:d, m] > near * heaviest, jnp.abs(table[:d, m]) < 1.0 - near)
-    unique = unique & jnp.all(inside | (kinds[:d] == FREE))
+    unique = jnp.all(far | (kinds[d:] == Kind.unused))
+    heaviest = jnp.max(jnp.where(kinds[:d] == Kind.weight, table[:d, m], 0.0))
+    inside = jnp.where(kinds[:d] == Kind.weight, table[:d, m] > near * heaviest, jnp.abs(table[:d, m]) < 1.0 - near)
+    unique = unique & jnp.all(inside | (kinds[:d] == Kind.free))
     return Vertex(weight / sizes, rho * height, ray, unique, state.pivots, state.status > 0)

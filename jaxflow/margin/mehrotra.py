@@ -27,7 +27,8 @@ from jaxflow._core import positive_or_one
 from jaxflow.margin._linear_algebra import step_to_boundary
 
 # Steps in the room of a matrix, half of them for a first attempt, which takes at most 15 where it settles an attention
-# program, and 9 to 25 with any matrices.
+# program, and 9 to 25 with any matrices. For the recession cone of a model's rows 30 were seen at most (3,000 random
+# instances).
 MAX_STEPS = 75
 
 # Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs

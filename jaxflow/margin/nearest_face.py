@@ -19,12 +19,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-# Pivots for each constraint. Random programs take at most one and a half for each *active* one.
-PIVOTS = 3
+from jaxflow._core.linalg import ROUNDED
+from jaxflow.margin.l1_vertex import PIVOTS
+
 # A constraint enters where its margin is too small by this many rounding errors: the tableau's own.
 VIOLATED = 100.0
-# Share of a constraint's square that must lie outside of the span of the face, lest the face lose its dimension.
-INDEPENDENT = 1e-10
 
 
 class Face(eqx.Module):
@@ -45,7 +44,8 @@ def nearest_face(gram: Float[Array, "m m"], inequality: Bool[Array, " m"], equal
     used = inequality | equality
     slots = jnp.arange(len(gram))
     table = gram + on[:, None] * on[None, :]
-    least = max(INDEPENDENT, 100 * eps) * jnp.diagonal(table)
+    # What must lie outside of the span of the face of a constraint's square, lest the face lose its dimension.
+    least = max(ROUNDED, 100 * eps) * jnp.diagonal(table)
 
     def choose(square: Array, reached: Array, weights: Array, support: Array) -> tuple:
         """The step towards the solution on the face, and the pivot that follows it."""
@@ -71,6 +71,7 @@ def nearest_face(gram: Float[Array, "m m"], inequality: Bool[Array, " m"], equal
         return pivots + 1, table, square, reached, support, *choose(square, reached, weights, support)
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
+        # Random programs take at most one and a half for each *active* constraint.
         return state[-1] & (state[0] < PIVOTS * len(gram))
 
     # `reached` is the solution on the face, and off it what the margins lack.

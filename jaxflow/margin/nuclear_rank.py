@@ -21,16 +21,13 @@ from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary
 from jaxflow.margin.mehrotra import MAX_STEPS
 from jaxflow.margin.min_norm_point import min_norm_point
+from jaxflow.margin.norms import RANK_TOLERANCE
 from jaxflow.margin.nuclear import solve_convex
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
-# Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
-# below, and genuine ones rarely under 1e-6; solvers at default accuracy fill the space between (NUMERICS).
-RANK_TOLERANCE = 1e-8
 # Alternations converge linearly; Newton's method takes over once the active set has settled.
 ALTERNATIONS = 60
-NEWTON_STEPS = 8
 
 
 def solve_nuclear_rank(
@@ -88,7 +85,7 @@ def solve_nuclear_rank(
         # With Q = M⊤K from the last half step; after balancing the multipliers scale with it.
         Q, K, weights = Q * ratio, K / ratio, weights * ratio**2
         parts = (rows.left @ rows.left.T, queries, compact.inequality, compact.equality, weights, 0.5 * Q @ Q.T)
-        better, Y, _ = polish(*parts, singular=True, rank=m, steps=NEWTON_STEPS)
+        better, Y, _ = polish(*parts, singular=True, rank=m, steps=linalg.doublings(dtype))
         return jnp.stack([K @ Q.T, 2 * rows.left.T @ (better[:, None] * queries) @ Y]), jnp.stack([weights, better])
 
     primals, weights = jax.vmap(descend)(first)

@@ -31,15 +31,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, Code, checked, linalg, positive_or_one
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.margin._linear_algebra import corrected_step
+from jaxflow.margin.mehrotra import MAX_STEPS
 
-# Steps of the interior point. Of 3,000 random instances none needed more than 30.
-MAX_STEPS = 60
 # Each halves the logarithms of what is left: after 12 a scale of 1e12 is one of 1.007.
 SWEEPS = 12
-# The mean of $s_k\lambda_k$ at which the partition is read off. Both sum to n, so that the larger of the two is then
-# told from the smaller where it is above 1e-10.
-SMALLEST_MEAN = 1e-20
 # A sum of p products has p roundings at most, relative to the sum of their sizes (Higham 2002, §3.1). u was projected
 # before: what is called zero is at most ten times that, what is called positive at least a thousand times.
 ZERO, POSITIVE = 10.0, 1e3
@@ -213,7 +210,8 @@ def _follow(matrices: _Matrices) -> _Found:
 
         state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
         u, _, weights, s = state
-        last = (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved | (found.steps + 1 == MAX_STEPS)
+        # s and λ sum to n: the larger of the two is told from the smaller where their product is above this.
+        last = (jnp.mean(s * weights) <= ROUNDED**2) | ~moved | (found.steps + 1 == MAX_STEPS)
         whole = _separates(matrices, u)
         # Each proof excludes the others, and takes longer than a step: it is tried where the numbers say so, and at the
         # end. The first partition that is proved is the one that there is. Later ones have the roundings of smaller

@@ -14,11 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import corrected_step, scaled_cholesky
-from jaxflow.margin.recession import MAX_STEPS
-
-# Products of slack and multiplier, relative to the optimum, at which the interior point ends: w, whose error is the
-# root of it, then has half of the digits, which tells what is active, and the refinement has all of them.
-COMPLEMENTARITY = 1e-15
+from jaxflow.margin.mehrotra import MAX_STEPS
 
 
 class ThinMargin(eqx.Module):
@@ -96,12 +92,13 @@ def _follow(
     """Steps, w, λ and slack at the end of the interior point."""
     m, on = rows.shape[1], present.astype(rows.dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
+    eps = float(jnp.finfo(rows.dtype).eps)
 
     def body(state: tuple) -> tuple:
         steps, w, weights, slack, _ = state
         ratio = jnp.where(present, weights / slack, 0.0)
         matrix = (rows * ratio[:, None]).T @ rows + jnp.eye(m, dtype=rows.dtype)
-        factor, scale = scaled_cholesky(matrix, float(jnp.finfo(rows.dtype).eps))
+        factor, scale = scaled_cholesky(matrix, eps)
         off, short = w - rows.T @ weights, on * (rows @ w - slack - 1.0)
 
         def direction(target: Array) -> tuple[Array, Array, Array]:
@@ -111,7 +108,9 @@ def _follow(
             return change, on * (target - weights * change_slack) / slack, change_slack
 
         (w, weights, slack), moved = corrected_step(direction, (w, weights, slack), present)
-        small = jnp.sum(on * weights * slack) <= COMPLEMENTARITY * (w @ w)
+        # Products of slack and multiplier are roundings of the optimum: w, whose error is the root of that, has half of
+        # the digits, which tells what is active, and the refinement has all of them.
+        small = jnp.sum(on * weights * slack) <= 4.0 * eps * (w @ w)
         return steps + 1, w, weights, slack, small | ~moved
 
     # Twice the start has a slack of one and more; with these multipliers all products are equal.

@@ -14,11 +14,10 @@ from jaxflow.study.keys import canonical
 # Names that the store itself uses.
 RESERVED = ("trial", "block", "checked", "outcome", "block_checksum")
 
-# Beyond these a study is a mistake (or a file that was made to look like one): the axis of trials lies in memory, and
-# every block is a handful of files.
+# Beyond these a study is a mistake (or a file that was made to look like one): the axis of trials lies in memory; every
+# block is a handful of files, and all of its instances are computed together.
 MOST_INSTANCES = 10**9
 MOST_BLOCKS = 10**7
-WIDEST_BLOCK = 10**7
 
 # A name becomes a folder, of which file systems want less than 256 bytes.
 LONGEST_NAME = 200
@@ -43,7 +42,7 @@ class Plan:
         for name, values in self.factors.items():
             check_factor(name, values)
         as_integer("trials", self.trials, 1, MOST_INSTANCES)
-        as_integer("block", self.block, 1, WIDEST_BLOCK)
+        as_integer("block", self.block, 1, MOST_BLOCKS)
         as_integer("seed", self.seed)
         size = f"{self.instance_count:,} instances in {self.block_count:,} blocks"
         require(self.instance_count <= MOST_INSTANCES, "trials", f"{size} are more than a study of {MOST_INSTANCES:,}")

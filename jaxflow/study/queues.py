@@ -15,11 +15,11 @@ from jaxflow._core import compile_beside, compiled_often, require, tree_cast, tr
 from jaxflow.data import TokenData
 from jaxflow.flow import BackwardEuler, MultiplierNewton
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, AttentionGears, cap_of, coordinates_of
+from jaxflow.limits.attention import AttentionGears, Gear, cap_of, coordinates_of
 from jaxflow.limits.find import MAX_STEPS, check_arguments
 from jaxflow.limits.many import begun_paths, follow_many, turned
 from jaxflow.limits.method import checked_gap
-from jaxflow.limits.path import ENDED, RESTS, Way
+from jaxflow.limits.path import End, Way
 from jaxflow.limits.reduction import Reduction, reduced
 from jaxflow.limits.stages import kept
 from jaxflow.limits.units import Units, units_of
@@ -58,7 +58,7 @@ class Instance(eqx.Module):
 
     def limit(self, way: Way, gap: float) -> Limit:
         """The limit that a path points at."""
-        path, rests = way.path, way.gear == RESTS
+        path, rests = way.path, way.gear == End.rests
         if self.whole is None:
             return conclude(self.risk, self.model, path, gap, rests=rests)
         inside = self.whole if self.small is None else (self.small.risk, self.small.model)
@@ -225,25 +225,28 @@ class Block:
         def turn(gear: int, again: bool, risks: Any, models: Any, ways: Way) -> Way:
             if gear in compilations:
                 wait([compilations[gear]])
-            if queues.scout == "single" and gear == EXPLICIT:
+            if queues.scout == "single" and gear == Gear.explicit:
                 return self._scouted(again, risks, models, ways, device)
             return self._turned(gear, again, risks, models, ways)
 
         ways = follow_many(risks, models, begun, turn)
         wait(compilations.values())
         found = self._conclude(instances, ways)
-        return found | ({"rounds": np.asarray(ways.stretches[:, EXPLICIT], np.int32)} if queues.rounds else {})
+        return found | ({"rounds": np.asarray(ways.stretches[:, Gear.explicit], np.int32)} if queues.rounds else {})
 
     def _ahead(self, instances: Instance, begun: Way) -> dict[int, Future[Any]]:
         """Compilations of the last gear and of the conclusion, which go on while paths are in the first gears."""
         some = _take(self._rows(self._size)[0], (instances, begun))
-        last = compile_beside(turned, *self._stretch(MULTIPLIERS, False, instances.risk, instances.model, begun))
-        return {MULTIPLIERS: last, ENDED: compile_beside(_close, self._summarize, self.queues.gears.gap, *some)}
+        last = compile_beside(turned, *self._stretch(Gear.multipliers, False, instances.risk, instances.model, begun))
+        return {
+            Gear.multipliers: last,
+            End.ended: compile_beside(_close, self._summarize, self.queues.gears.gap, *some),
+        }
 
     def _stretch(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> tuple[Any, ...]:
         """The arguments of `turned`."""
         queues = self.queues
-        lanes = CPU.lanes if queues.scout == "single" and gear != EXPLICIT else queues.width
+        lanes = CPU.lanes if queues.scout == "single" and gear != Gear.explicit else queues.width
         most = jnp.asarray(queues.max_steps)
         return queues.gears, gear, jnp.asarray(again), risks, models, ways, most, lanes
 
@@ -255,11 +258,11 @@ class Block:
         (home,) = ways.gear.devices()
         moved = tree_cast((risks, models, ways), jnp.float32, jnp.int32, device)
         with jax.enable_x64(False), jax.default_device(device):
-            found = self._turned(EXPLICIT, again, *moved)
+            found = self._turned(Gear.explicit, again, *moved)
         found = tree_cast(found, jnp.float64, jnp.int64, home)
-        open_ = (ways.gear == EXPLICIT) & (found.gear != MULTIPLIERS)
+        open_ = (ways.gear == Gear.explicit) & (found.gear != Gear.multipliers)
         found = _chosen(~open_, found, ways)
-        return self._turned(EXPLICIT, again, risks, models, found) if bool(jnp.any(open_)) else found
+        return self._turned(Gear.explicit, again, risks, models, found) if bool(jnp.any(open_)) else found
 
     def _with_method(self, instances: Instance) -> dict[str, Any]:
         queues = self.queues

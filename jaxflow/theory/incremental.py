@@ -8,16 +8,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, Code, checked, is_concrete, require
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import PUSH, limit_from, product_slopes, support_curvature
-
-# Two waiting times closer than this, relative to the wait, are equal to rounding: Hessians and inner limits leave
-# errors of some thousand rounding units.
-TIE = 1e-11
-
-# A gradient below this share of the largest at zero is zero up to rounding: sums over samples and tokens.
-ZERO = 1e-12
 
 
 class StageResult(enum.IntEnum):
@@ -182,7 +176,8 @@ def incremental_learning(
         exponents = jnp.where(found > 0.0, 0.0, jnp.where(found < 0.0, lowest, exponents))
         # From the side on which the sign still was: the penalty's derivative jumps at zero.
         after = plain(found) - decay * jnp.sign(products)
-        tied = gap <= TIE * wait
+        # Equal to the roundings of Hessians and inner limits.
+        tied = gap <= ROUNDED * wait
         result = jnp.where(inner.converged, StageResult.learned.value, StageResult.not_converged.value)
         result = jnp.where(tied, StageResult.degenerate.value, result)
         result = jnp.where(goes_on, result, StageResult.finished.value).astype(jnp.uint8)
@@ -212,7 +207,8 @@ def _waiting_times(
 ) -> Float[Array, " p"]:
     """Equation (10); infinite where |g| does not exceed the decay. `lowest` is 2 + 2λT as α → 0."""
     excess = jnp.abs(g) - decay
-    moves = excess > ZERO * scale
+    # Sums over samples and tokens, relative to the largest at zero, have roundings.
+    moves = excess > ROUNDED * scale
     # A coordinate that has just left the support sits at its bound and moves away from it.
     way = jnp.maximum(jnp.where(g > 0, b, lowest - b), 0.0)
     return jnp.where(moves, way / jnp.where(moves, excess, 1.0), jnp.inf)

@@ -1,5 +1,7 @@
 r"""The nonlinear part (B) of a stage: the limit (13), its curvature, and what perturbations do to it."""
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +19,12 @@ from jaxflow.risk import EmpiricalRisk
 
 Slopes = Callable[[Float[Array, " p"]], Float[Array, " p"]]
 
-# Size of the push, and of what counts as having left the support. Products of order one are learned to rounding
-# afterwards, so that the push only has to be small against the distance to other valleys.
-PUSH = 1e-8
+# Size of the push, and of what counts as having left the support: half of the digits. Products of order one are learned
+# to rounding afterwards, so that the push only has to be small against the distance to other valleys.
+PUSH = math.sqrt(sys.float_info.epsilon)
 
 # The flow hands over to Newton's method when slopes on the support are this small against those at zero.
 HANDOVER = 1e-6
-
-NEWTON_STEPS = 30
 
 
 class InnerLimit(AbstractPrinted):
@@ -166,7 +166,7 @@ def _polish(
         _, last, before, count = carry
         # Quadratic convergence has ended where a small step is followed by one that is hardly smaller: rounding.
         rounding = (last <= 1e-10 * size) & (last >= 0.1 * before)
-        return (last > 1e-15 * size) & ~rounding & (count < NEWTON_STEPS)
+        return (last > 1e-15 * size) & ~rounding & (count < linalg.NEWTON_STEPS)
 
     def step(carry: Any) -> Any:
         products, last, _, count = carry

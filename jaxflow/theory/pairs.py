@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import AbstractPrinted, checked, linalg, positive_or_one
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
@@ -27,7 +28,7 @@ from jaxflow.models import (
     LinearTensorNetwork,
 )
 from jaxflow.theory.linear_assumptions import with_layers
-from jaxflow.theory.single_datum import NULL, TIED, invert
+from jaxflow.theory.single_datum import invert
 
 # Roundings that a direction of ν may show in β and still count as none: eigenvectors are known to a few.
 HIDDEN = 1000.0
@@ -147,7 +148,7 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pai
     else:
         return None
     left, values, right = linalg.svd(matrix)
-    values = jnp.where(values > NULL * values[0], values, 0.0)
+    values = jnp.where(values > ROUNDED * values[0], values, 0.0)
     return _pairs(network, jnp.repeat(values, width)[None, :], (left, right.T))
 
 
@@ -232,7 +233,8 @@ def datum_direction(
     first = jax.nn.one_hot(top, s.shape[0], dtype=s.dtype)
     beta = with_layers(network, pairs.lift(first, target * jnp.sign(s[top]) * first)).linear_coefficients()
     ordered = jnp.sort(jnp.abs(s)[:: pairs.width])
-    tied = jnp.asarray(False) if ordered.size == 1 else ordered[-2] > (1.0 - TIED) * ordered[-1]
+    # A smaller gap than this separates only at ‖β‖ = e^(1/gap).
+    tied = jnp.asarray(False) if ordered.size == 1 else ordered[-2] > (1.0 - ROUNDED) * ordered[-1]
     # y x^T β = |s_top| for unit vectors.
     return beta / positive_or_one(jnp.abs(s[top])), tied
 

@@ -9,11 +9,6 @@ from jaxtyping import Array, Float
 from jaxflow._core import AbstractPrinted, linalg, require
 from jaxflow.models import AbstractLinearNetwork, LinearTensorNetwork, as_tensor_network
 
-# Singular values below this share of the largest are zero: rounding of the decomposition times the dimension.
-NULL = 1e-13
-# Singular values are tied with the largest from here on; a smaller gap separates only at ‖β‖ = e^(1/gap).
-TIED = 1e-9
-
 
 class DataSingular(AbstractPrinted):
     r"""$\mathsf M(x)=U_1\mathrm{diag}(s)U_2^\top$ with s > 0 decreasing; `left` $U_1$, `values` s, `right` $U_2$."""

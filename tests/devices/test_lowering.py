@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxflow as jf
-from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
+from jaxflow.limits.attention import Gear
 from jaxflow.limits.many import begun_paths, looked_at_all
 from jaxflow.study import TokenSelection
 from jaxflow.study.queues import Block
@@ -90,7 +90,7 @@ def test_a_block_of_a_study_lowers_for_accelerators() -> None:
     def one_program(keys: Any) -> Any:
         instances = block._draw(keys)
         ways = begun_paths(block.queues.gears, instances.risk, instances.model)
-        for gear in (EXPLICIT, IMPLICIT, MULTIPLIERS):
+        for gear in Gear:
             ways = block._turned(gear, False, instances.risk, instances.model, ways)
         ways = looked_at_all(instances.risk, ways)
         return block._closed(instances, ways), ways.gear

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS, AttentionGears, cap_of
+from jaxflow.limits.attention import AttentionGears, Gear, cap_of
 from jaxflow.limits.many import begun_paths, follow_many, turned
-from jaxflow.limits.path import ENDED, RESTS, follow
+from jaxflow.limits.path import End, follow
 from jaxflow.limits.stages import kept
 from jaxflow.study import TokenSelection
 
@@ -44,7 +44,7 @@ def test_every_path_ends_and_its_ledger_adds_up(paths):
     for path in paths:
         taken = {name: int(x) for name, x in path.stats.items()}
         assert path.result == jf.RESULTS.event_occurred and taken["num_steps"] < BUDGET
-        by_gear = [taken[f"num_{name}_steps"] for name in ("explicit", "implicit", "multipliers")]
+        by_gear = [taken[f"num_{name}_steps"] for name in Gear.__members__]
         # A stretch without a step counts as one against the budget.
         assert taken["num_steps"] <= sum(by_gear) <= taken["num_steps"] + 3
         assert taken["num_steps"] == taken["num_accepted_steps"] + taken["num_rejected_steps"]
@@ -66,13 +66,13 @@ def test_a_queue_for_each_gear_follows_the_same_paths(paths, instances):
 
     risks, models = instances
     ways = follow_many(risks, models, begun_paths(gears, risks, models), turn)
-    assert set(np.asarray(ways.gear).tolist()) == {ENDED, RESTS}
-    assert np.all(np.asarray(ways.stretches)[:, EXPLICIT] >= 1)
+    assert set(np.asarray(ways.gear).tolist()) == {End.ended, End.rests}
+    assert np.all(np.asarray(ways.stretches)[:, Gear.explicit] >= 1)
     for i, path in enumerate(paths):
         # Lanes side by side round differently, so that steps may be a few more or less.
         taken = np.asarray(ways.steps[i])
-        alone = [int(path.stats[f"num_{name}_steps"]) for name in ("explicit", "implicit", "multipliers")]
-        assert abs(taken[[EXPLICIT, IMPLICIT, MULTIPLIERS]].sum() - sum(alone)) <= 0.1 * sum(alone)
+        alone = [int(path.stats[f"num_{name}_steps"]) for name in Gear.__members__]
+        assert abs(taken[list(Gear)].sum() - sum(alone)) <= 0.1 * sum(alone)
         risk, final = (jax.tree.map(lambda x, i=i: x[i], tree) for tree in (risks, ways.path.final))
         np.testing.assert_array_equal(np.argmax(final.model.attention(risk.data), -1), tokens(path, risk))
 

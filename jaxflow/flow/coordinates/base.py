@@ -12,6 +12,9 @@ from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.models import AbstractAttention, MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 
+# Stands for log 0 where −inf would turn exponents, or derivatives, into NaN.
+LOG_ZERO = -1e30
+
 
 class AbstractCoordinates(eqx.Module):
     """A state whose image under `decode` follows the gradient flow.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_kind, is_concrete, positive_or_one, require, tree_norm, tree_scale
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import (
@@ -21,9 +22,6 @@ from jaxflow.models import (
 )
 from jaxflow.models.profiles import angle_of
 from jaxflow.risk import EmpiricalRisk
-
-# Layers that should be equal, or zero, may differ by this share of the largest entry.
-EQUAL = 1e-12
 
 
 class DualForm(eqx.Module):
@@ -131,12 +129,12 @@ def _check_start(form: DualForm, model: AbstractLinearNetwork, data: Any) -> Non
     etas = [np.asarray(eta) for eta in form.start]
     largest = max(float(np.max(np.abs(eta))) for eta in etas)
     if len(etas) > 2:
-        equal = all(np.max(np.abs(np.abs(eta) - np.abs(etas[0]))) <= EQUAL * largest for eta in etas[:-1])
+        equal = all(np.max(np.abs(np.abs(eta) - np.abs(etas[0]))) <= ROUNDED * largest for eta in etas[:-1])
         require(equal, "coordinates", "for L > 2, Dual needs first layers of equal size: |eta_1| = ... = |eta_{L-1}|")
-        require(float(np.max(np.abs(etas[-1]))) <= EQUAL * largest, "coordinates", "for L > 2, Dual needs eta_L = 0")
+        require(float(np.max(np.abs(etas[-1]))) <= ROUNDED * largest, "coordinates", "for L > 2, Dual needs eta_L = 0")
     if isinstance(model, LinearTensorNetwork):
         error = np.max(np.abs(np.asarray(form.decomposition.tensor() - model.data_tensor)))
-        fits = bool(error <= EQUAL * np.max(np.abs(np.asarray(model.data_tensor))))
+        fits = bool(error <= ROUNDED * np.max(np.abs(np.asarray(model.data_tensor))))
         require(fits, "decomposition", f"is not that of the data tensor: they differ by {error:.1e}")
     if isinstance(model, LinearConvolutionalNetwork):
         even = all(np.allclose(np.asarray(even_part(x)), np.asarray(x)) for x in (data.inputs, *model.layers))

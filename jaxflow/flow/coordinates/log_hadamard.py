@@ -9,12 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, positive_or_one, require
-from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates, require_own
+from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates, require_own
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
-
-# Stands for log 0 in sums of exponentials, where −inf would turn derivatives into NaN.
-_LOG_ZERO = -1e6
 
 
 class LogHadamard(AbstractStretchedCoordinates):
@@ -95,7 +92,7 @@ class LogHadamard(AbstractStretchedCoordinates):
         logs = self.logs(context, state)
         slopes = scaled.gradient[0] if self.separate else scaled.gradient
         size = jnp.abs(slopes)
-        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), _LOG_ZERO)
+        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), LOG_ZERO)
         # (∂L/∂u_i)² + (∂L/∂v_i)² on the gradient's scale.
         squares = 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)
         return 0.5 * jax.nn.logsumexp(squares)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import checked
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.models import AbstractLinearNetwork, contract
-from jaxflow.theory.single_datum import NULL, TIED, data_singular, invert
+from jaxflow.theory.single_datum import data_singular, invert
 
 
 class PointLimit(eqx.Module):
@@ -34,7 +35,7 @@ def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[
     """
     tensor, found = data_singular(network, x)
     v1, v2 = tensor.weights
-    s = jnp.where(found.values > NULL * found.values[0], found.values, 0.0)
+    s = jnp.where(found.values > ROUNDED * found.values[0], found.values, 0.0)
     a, b = found.left.T @ v1, found.right.T @ v2
     nu = invert(s, a + b, a - b, y)
     plus, minus = (a + b) * jnp.exp(s * nu), (a - b) * jnp.exp(-s * nu)
@@ -84,8 +85,8 @@ def direction_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Fl
         second=second,
         coefficients=beta / jnp.linalg.norm(beta),
         rate=following / s[0] - 1.0,
-        tied=following > (1.0 - TIED) * s[0],
-        slack=jnp.min(jnp.where(s > NULL * s[0], a**2 - b**2, jnp.inf)),
+        tied=following > (1.0 - ROUNDED) * s[0],
+        slack=jnp.min(jnp.where(s > ROUNDED * s[0], a**2 - b**2, jnp.inf)),
     )
 
 
