@@ -71,9 +71,9 @@ class Shaken(AbstractCoordinates):
     def _moved(self, state: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(state)
         largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves]))
-        # Ten standard deviations of the roundings of all steps, added up at random: of a mode that decides the limit one
-        # pattern of signs shows less than a tenth of the effect in 8% of all cases. (With one a true error was a
-        # quarter above the printed one.)
+        # Ten standard deviations of the roundings of all steps, added up at random: of a mode that decides the limit a
+        # pattern of signs shows less than a tenth of the effect in 8% of all cases. (With one standard deviation a true
+        # error was a quarter above the printed one.)
         size = 10.0 * math.sqrt(IMPLICIT_STEPS) * float(jnp.finfo(largest.dtype).eps) * self.amount
 
         def shaken(key: int, x: Array) -> Array:
