@@ -1,12 +1,32 @@
-"""Several programs compiled at a time: compilation is most of what a small run waits for."""
+"""Functions of one instance as compiled programs for batches, and several programs compiled at a time."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial, wraps
 from typing import Any
 
 import jax
 
 from jaxflow._core import quick_options
+
+
+def mapped(static: int = 0, axes: Any = 0, out_axes: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function of one instance, mapped over a batch and compiled.
+
+    **Arguments:** how many of the function's first arguments are `static`, fixed in the compiled program; `axes` of the
+    others, and `out_axes`: as `in_axes` and `out_axes` of `jax.vmap`.
+    """
+
+    def decorate(one: Callable[..., Any]) -> Callable[..., Any]:
+        @partial(jax.jit, static_argnums=tuple(range(static)))
+        @wraps(one)
+        def batch(*arguments: Any) -> Any:
+            fixed, rest = arguments[:static], arguments[static:]
+            return jax.vmap(partial(one, *fixed), in_axes=axes, out_axes=out_axes)(*rest)
+
+        return batch
+
+    return decorate
 
 
 def compile_together(

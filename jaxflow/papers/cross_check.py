@@ -13,11 +13,8 @@ import numpy as np
 from jaxflow.data import LinearData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, max_margin, minimum_norm, solve, solve_cvxpy
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.sheen2024 import diagonal_flows
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import normal_data, separable
 from jaxflow.papers.yun2021.limit_directions import SIZES as DIRECTIONS
 from jaxflow.papers.yun2021.limit_directions import network_of

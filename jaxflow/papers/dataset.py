@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -24,8 +24,6 @@ from jaxflow.study.keys import as_keys
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
 from jaxflow.study.shapes import CPU, device_shapes
-
-R = TypeVar("R")
 
 Say = Callable[[str], None]
 # Arrays by part and field.
@@ -319,6 +317,21 @@ def checksum_key(name: str) -> Callable[[int], Any]:
     return draw_from
 
 
+def constants(sizes: Mapping[str, Any], *names: str) -> Sweep:
+    """These fields of the size of a scale, as arrays: the grid of an experiment, beside its numbers."""
+    return Sweep(lambda scale, key, say: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))
+
+
+def numpy_generator(key: Any) -> np.random.Generator:
+    """For what NumPy draws."""
+    return np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1)))
+
+
+def keys_of(key: Any, number: int, count: int) -> Any:
+    """The keys of `count` instances, of one of several kinds that share a key."""
+    return jax.random.split(jax.random.fold_in(key, number), count)
+
+
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """An `.npz` file that appears whole or not at all, whatever was left of an earlier attempt."""
     buffer = io.BytesIO()
@@ -337,8 +350,3 @@ def load_arrays(file: Path) -> dict[str, np.ndarray]:
 def _by_cell(results: Any) -> np.ndarray:
     """The factors in one axis."""
     return results.values.reshape(-1, *results.shape[results.dims.index("trial") :])
-
-
-def cell_of(record: R, at: int) -> R:
-    """The arrays of one cell."""
-    return jax.tree.map(lambda column: column[at], record)

@@ -1,8 +1,11 @@
-"""What the drawings of experiments share: how a panel is labelled, and a line with a band around it."""
+"""What the drawings of experiments share: how a panel is labelled, a line with a band around it, counts as bars."""
 
 from typing import Any
 
 import numpy as np
+
+from jaxflow.plots import COLORS
+from jaxflow.study import wilson
 
 
 def dress(
@@ -32,8 +35,31 @@ def quantile_band(axis: Any, x: Any, values: np.ndarray, color: Any, alpha: floa
     shade(axis, x, low, high, color, alpha)
 
 
+def row_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Row by row over the mask; NaN where it is empty."""
+    count, total = mask.sum(axis=1), np.where(mask, values, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
 def kept_axes(grid: np.ndarray, count: int) -> np.ndarray:
     """The first `count` axes of a grid, row by row; the others are removed from the figure."""
     for axis in grid.ravel()[count:]:
         axis.remove()
     return grid.ravel()[:count]
+
+
+def of(count: Any, total: Any) -> str:
+    """A count of a total with its interval."""
+    low, high = (100.0 * float(x) for x in wilson(count, total))
+    return f"{count} of {total} (Wilson 95% [{low:.0f}, {high:.0f}]%)"
+
+
+def share_and_error(count: Any, total: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Percentages, and how far their intervals reach below and above."""
+    share, (low, high) = count / np.maximum(total, 1), wilson(count, total)
+    return 100.0 * share, 100.0 * np.maximum(np.stack([share - low, high - share]), 0.0)
+
+
+def look_of_errors() -> Any:
+    """How intervals are drawn."""
+    return {"fmt": "none", "color": COLORS["program"], "capsize": 2, "linewidth": 0.9}

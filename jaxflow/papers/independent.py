@@ -1,4 +1,4 @@
-"""Programs, gradients and flows of attention in NumPy and SciPy alone: what a counterexample has to survive.
+"""Programs, gradients and flows in NumPy and SciPy alone: what a counterexample has to survive.
 
 Data are arrays of a drawn instance; nothing here imports a model, a loss, a solver or a flow of this library.
 """
@@ -51,6 +51,11 @@ def margin_rows(given: Tokens, selection: np.ndarray) -> np.ndarray:
     own = given.tokens[np.arange(len(selection)), selection]
     rows = np.einsum("ntd,ne->ntde", own[:, None] - given.tokens, given.queries)
     return rows[given.visible & (np.arange(given.visible.shape[1]) != selection[:, None])]
+
+
+def best_rows(given: Tokens) -> np.ndarray:
+    """`margin_rows` of the optimal tokens."""
+    return margin_rows(given, np.argmax(given.scores, axis=1))
 
 
 def least_norm(rows: np.ndarray) -> np.ndarray | None:
@@ -161,7 +166,7 @@ def limit_apart(given: Tokens, start: np.ndarray, target: np.ndarray, log_time: 
 def first_step_needed(given: Tokens) -> float:
     """R_μ/‖∇L(0)‖ times ‖W^mm‖, with R_μ of (59) of Tarzanagh et al. for the optimal tokens and logistic loss."""
     scores = np.sort(given.scores, axis=1)
-    rows = margin_rows(given, np.argmax(given.scores, axis=1))
+    rows = best_rows(given)
     W = least_norm(rows)
     if W is None:
         return np.nan

@@ -7,11 +7,9 @@ from jaxflow.papers.boix2023 import lora as lora
 from jaxflow.papers.boix2023 import perturbations as perturbations
 from jaxflow.papers.boix2023 import ranks as ranks
 from jaxflow.papers.boix2023 import small_instances as small_instances
-from jaxflow.papers.boix2023 import spectra as spectra
 from jaxflow.papers.boix2023 import stages as stages
 from jaxflow.papers.boix2023 import supports as supports
-from jaxflow.papers.boix2023 import weight_decay as weight_decay
-from jaxflow.papers.registry import Paper, register_paper
+from jaxflow.papers.experiment import Paper, register_paper
 
 register_paper(
     Paper(

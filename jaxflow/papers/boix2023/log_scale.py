@@ -7,10 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Say, Statement, Sweep, Table, register
 from jaxflow.study import subkey
 
 DRAWS = {"quick": 200, "paper": 10_000, "large": 1_000_000}
@@ -42,12 +39,6 @@ def _largest(points: Table) -> np.ndarray:
     """log_α of the larger of |u| and |v|, which is u > 0."""
     small, large = np.sort(_logarithms(points), axis=0)
     return small + (np.log1p(np.exp(LOG_ALPHA * (large - small))) - np.log(2.0)) / LOG_ALPHA
-
-
-def _sign(points: Table) -> np.ndarray:
-    """Above zero where v has not the sign that its exponent tells."""
-    first, second = _logarithms(points)
-    return np.sign(1.0 - points.exponent) * (first - second)
 
 
 def _decimals(points: Table, at: tuple[int, ...]) -> tuple[Decimal, Decimal, Decimal]:
@@ -104,7 +95,8 @@ register(
             3,
             "v < 0 where log_α w > 1 + c, and v > 0 where log_α w < 1 − c",
             lambda off: off > C,
-            _sign,
+            # Above zero where v has not the sign that its exponent tells.
+            lambda points: np.sign(1.0 - points.exponent) * -np.diff(_logarithms(points), axis=0)[0],
             lambda log_alpha, u, v, exponent: (1 if exponent < 1 else -1) * ((u + v) / (u - v)).ln() / log_alpha,
             "log_α of (u + v)/(u − v), or of its inverse",
             BELOW_ZERO,

@@ -11,17 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow.papers.boix2023.practical.adapters import Adapted, cut
-from jaxflow.papers.boix2023.practical.images import digits
+from jaxflow.papers.boix2023.practical.data import digits
 from jaxflow.papers.boix2023.practical.models import ViT
 from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, start_models
-from jaxflow.papers.boix2023.practical.spectra import head_products, stable_rank
+from jaxflow.papers.boix2023.practical.spectra import Adapted, cut, head_products, stable_rank
 from jaxflow.papers.boix2023.practical.train import classification, image_batches, train
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.plots import CURVES, new_figure
 
 # An update of bounded rank suffices if the loss over all images is at most this much above that of full training
@@ -48,10 +44,9 @@ SIZES = {
 def compute(key: Any, what: tuple[Size, tuple[int, ...]]) -> Table:
     """Full training, its updates cut down, and adapters of every rank.
 
-    Losses and accuracies over all images by scale and seed `(s, t)`, of full training and with updates of r `ranks` in
-    both ways; stable ranks of what full training added to either product, `(s, t, l, h)`. Of its own shape: `scales`
-    `(s,)`; `ranks` `(r,)`; `full_loss`, `full_accuracy` `(s, t)`; `lora_loss`, `lora_accuracy`, `cut_loss`,
-    `cut_accuracy` `(s, t, r)`; `KQ_rank`, `VO_rank` `(s, t, l, h)`.
+    Losses and accuracies over all images by s `scales` and t seeds, of full training, `full_loss` and `full_accuracy`
+    `(s, t)`, and with updates of r `ranks` in both `WAYS`, `lora_loss` and so on `(s, t, r)`; stable ranks of what full
+    training added to either product, `KQ_rank`, `VO_rank` `(s, t, l, h)`.
     """
     size, ranks = what
     data = digits()

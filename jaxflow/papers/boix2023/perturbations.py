@@ -27,11 +27,8 @@ from jaxflow.papers.boix2023.toy import (
     path_of,
     reached,
 )
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
@@ -62,13 +59,11 @@ NOISES = {"plateau": Noise(5, 0.05, False), "entry": Noise(5, 0.01, True)}
 
 
 def perturb(key: Any, setting: tuple[Size, str]) -> Table:
-    """Flows with noise, and without.
-
-    Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
+    """Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
     `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; whether it was
-    `followed`; times and products of both flows, filled up. Of its own shape: `start`, `noise`, `end`, `allowed`,
-    `followed` `(w,)`; `times`, `plain_times` `(w, m)`; `products`, `plain_products` `(w, m, p)`.
+    `followed`, `(w,)` each; `times` `(w, m)` and `products` `(w, m, p)` with noise, `plain_times` and `plain_products`
+    without, filled up.
     """
     size, kind = setting
     task, noise = make_task(key, size), NOISES[kind]
@@ -241,18 +236,6 @@ def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
     return figure
 
 
-def draw_kind(numbers: Table, kind: int) -> Any:
-    """All windows of one kind of noise."""
-    seen = windows_of(numbers, kind)
-    return draw_panels([(seen, at, f"({'abcde'[at]}) from {time:.3g}") for at, time in enumerate(seen.start)])
-
-
-def draw_both(numbers: Table) -> Any:
-    """The last window of either kind."""
-    titles = ("(a) Assumption 4.4", "(b) Assumption 4.5")
-    return draw_panels([(windows_of(numbers, kind), -1, title) for kind, title in enumerate(titles)])
-
-
 LAST = slice(-1, None)
 register(
     NOISE,
@@ -260,7 +243,10 @@ register(
     title="The assumptions of Theorem 4.1 under noise",
     statements=[comes_back("Figure 3 (a)", 0, LAST), comes_back("Figure 3 (b)", 1, LAST)],
     notes=notes,
-    draw=draw_both,
+    # The last window of either kind.
+    draw=lambda n: draw_panels(
+        [(windows_of(n, 0), -1, "(a) Assumption 4.4"), (windows_of(n, 1), -1, "(b) Assumption 4.5")]
+    ),
 )
 for _kind, (_number, _title) in enumerate(
     ((10, "Noise of 0.05 on the learned weights at random times"), (11, "Noise of 0.01 as a weight becomes active"))
@@ -271,5 +257,10 @@ for _kind, (_number, _title) in enumerate(
         title=_title,
         statements=[comes_back(f"Figure {_number}", _kind)],
         notes=notes,
-        draw=lambda n, kind=_kind: draw_kind(n, kind),
+        draw=lambda n, kind=_kind: draw_panels(
+            [
+                (windows_of(n, kind), at, f"({'abcde'[at]}) from {time:.3g}")
+                for at, time in enumerate(windows_of(n, kind).start)
+            ]
+        ),  # fmt: skip
     )

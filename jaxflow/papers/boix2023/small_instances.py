@@ -10,14 +10,15 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
+from jaxflow.papers.boix2023.product_paths import (
+    ProductPath,
+    algorithm_1,
+    follow_products,
+    stage_controller,
+    stage_solver,
+)
 from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
-from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Rate, Statement, Table, common_rate, register
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
@@ -66,7 +67,7 @@ def draw(key: Any, family: str) -> tuple[EmpiricalRisk, HadamardNetwork]:
 
 
 def measure(key: Any, family: str) -> Table:
-    """One instance."""
+    """`compare` on one instance."""
     return compare(*draw(key, family))
 
 

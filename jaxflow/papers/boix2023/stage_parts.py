@@ -8,7 +8,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import nnls
 
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Table
 
 # ρ of (26), and the distance that ends part (B): the paper's is ρ over 4p, times the accuracy in time.
 RHO = 1e-2

@@ -20,10 +20,7 @@ from jaxflow.papers.boix2023.toy import (
     toy,
 )
 from jaxflow.papers.drawing import dress, kept_axes
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, fit, register
 from jaxflow.plots import COLORS, new_figure, new_grid
 
 # Panel (b) shows the smallest scale of the paper.
@@ -79,11 +76,6 @@ def _entering(numbers: Table) -> np.ndarray:
     return np.where(arrived & np.append(True, arrived[:-1]), new, np.nan)
 
 
-def _leaving(numbers: Table) -> np.ndarray:
-    supports = toy(numbers).products != 0.0
-    return 1.0 * np.sum(supports[:-1] & ~supports[1:], axis=1)
-
-
 def standing_still(times: np.ndarray, losses: np.ndarray) -> float:
     """Share of rescaled time in which the loss falls at less than a tenth of its mean rate before it has lost 99%."""
     drop = losses[0] - losses
@@ -133,7 +125,7 @@ ONE_AT_A_TIME = Statement[Table](
 SUPPORT_STAYS = Statement[Table](
     source="Appendix A",
     says="No coordinates ever leave the support of θ^k (in the toy task), said of Algorithm 1.",
-    residual=_leaving,
+    residual=lambda n: 1.0 * np.sum((toy(n).products[:-1] != 0.0) & (toy(n).products[1:] == 0.0), axis=1),
 )
 EARLY = Statement[Table](
     source="Figure 2",

@@ -9,13 +9,15 @@ import numpy as np
 from jaxflow.data import LinearData
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
+from jaxflow.papers.boix2023.product_paths import (
+    ProductPath,
+    algorithm_1,
+    follow_products,
+    stage_controller,
+    stage_solver,
+)
 from jaxflow.papers.boix2023.stage_parts import linear_stages
-from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.theory import StageResult, incremental_learning

@@ -14,10 +14,8 @@ import numpy as np
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
 from jaxflow.papers.boix2023.assumptions import stage_assumptions
-from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
-from jaxflow.papers.boix2023.stage_steps import stage_solver
-from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.table import Table
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products, stage_solver
+from jaxflow.papers.experiment import Dataset, Part, Table
 from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -56,6 +54,8 @@ SIZES = {
     "large": Size(1000, 10, 50, 40, PAPER + BEYOND, 2048),
 }
 ONCE = {"quick": 1, "paper": 1, "large": 1}
+# What is kept of each stage as Algorithm 1 has it.
+OF_PLATEAUS = ("products", "losses", "gaps", "curvatures", "leaving")
 
 
 class Task(NamedTuple):
@@ -88,14 +88,11 @@ def _task(words: tuple[int, ...], size: Size) -> Task:
 
 
 def predict(key: Any, size: Size) -> Table:
-    r"""Algorithm 1, up to the horizon.
+    r"""Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
 
-    Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
-
-    `times` $T_{k+1}$ and the `next` ones, `coordinates`, products and losses on the plateau; `gaps`, `curvatures`,
-    `leaving`: slacks of Assumptions 4.3 and 4.4, and `slacks` of their clauses over all stages `(4,)`; `initial_loss`.
-    Of its own shape: `times`, `next`, `coordinates`,
-    `losses`, `gaps`, `curvatures`, `leaving` `(k,)`; `products` `(k, p)`.
+    `times` $T_{k+1}$ and the `next` ones, `coordinates`, `losses` and `products` `(k, p)` on the plateau; `gaps`,
+    `curvatures`, `leaving`: slacks of Assumptions 4.3 and 4.4, `(k,)` each, and `slacks` of their clauses over all
+    stages `(4,)`; `initial_loss`.
     """
     task = make_task(key, size)
     stages, k = task.stages, size.stages
@@ -109,11 +106,7 @@ def predict(key: Any, size: Size) -> Table:
         times=kept(stages.times, np.inf),
         next=kept(np.asarray(stages.times)[1:], np.inf),
         coordinates=kept(stages.coordinates, -1).astype(int),
-        products=kept(stages.products, np.nan),
-        losses=kept(stages.losses, np.nan),
-        gaps=kept(stages.gaps, np.nan),
-        curvatures=kept(stages.curvatures, np.nan),
-        leaving=kept(stages.leaving, np.nan),
+        **{name: kept(getattr(stages, name), np.nan) for name in OF_PLATEAUS},
         slacks=np.asarray([float(clause.slack) for clause in stage_assumptions(stages, task.student)]),
         initial_loss=np.asarray(stages.initial_loss),
         until=np.asarray(task.until),
@@ -126,16 +119,14 @@ def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPa
 
 
 def follow(key: Any, setting: tuple[Size, float]) -> Table:
-    r"""The flow from a start of this size.
-
-    The flow at one α: times, losses and products at its steps, the last one repeated; whether it got to its end;
+    r"""The flow from a start of this size: times, losses `(m,)` and products `(m, p)` at its steps, the last one
+    repeated; whether it got to its end, `ok`;
     `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
     there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
     $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
 
     `effort`: accepted steps until every stage has reached half of its product, from here, and for the smallest α also
-    from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others). Of its own shape:
-    `times`, `losses` `(m,)`; `products` `(m, p)`.
+    from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others).
     """
     size, log_alpha = setting
     task, predicted = make_task(key, size), predict(key, size)
@@ -237,8 +228,7 @@ def toy(numbers: Table) -> Table:
     """
     found, paths = numbers.stages.at((0, 0)), numbers.paths.at((slice(None), 0))
     real = found.coordinates >= 0
-    of_stages = ("times", "next", "products", "losses", "gaps", "curvatures", "leaving")
-    kept = {name: getattr(found, name)[real] for name in of_stages}
+    kept = {name: getattr(found, name)[real] for name in ("times", "next", *OF_PLATEAUS)}
     kept |= {name: getattr(paths, name)[:, real] for name in ("crossings", "plateaus", "distances")}
     times, after = kept["times"], kept["next"]
     apart = (times - np.append(0.0, times)[:-1] > SEPARATED * times) & (after - times > SEPARATED * times)

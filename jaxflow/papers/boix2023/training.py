@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import shade
-from jaxflow.papers.statement import Statement, met
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, met
 from jaxflow.plots import COLORS
 
 RUNS = {
@@ -46,14 +44,9 @@ def train_text(key: Any, size: Size) -> Table:
 
 
 def _trained(found: dict[str, Any], prefix: str) -> Table:
-    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds. `losses` of the last batch; `published`:
-    network, recipe and data of the paper.
-
-    Of $W_KW_Q^\top$ and $W_VW_O^\top$ (leading axis) in each of l layers and h heads: stable ranks of $\Delta
-    W=W(t)-W(0)$ (`rank`), of $W(0)$ (`initial`) and of $W(t)$ (`weights`), their $\sigma_i/\sigma_1$ with an axis i
-    more, and $\sigma_1$ of $\Delta W$ and of $W(0)$. Of its own shape: `steps` `(p,)`; `losses` `(p, s, t)`; `scales`
-    `(s,)`; `spectrum` `(2, p, s, t, l, h, i)`; `initial_spectrum`, `weights_spectrum` `(2, p, s, t, l, h, j)`; `top`,
-    `initial_top` `(2, p, s, t, l, h)`.
+    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds: `losses` of the last batch `(p, s, t)`;
+    `published`: network, recipe and data of the paper; columns of `practical.spectra.measure` `(2, p, s, t, l, h)`, of
+    $W_KW_Q^\top$ and $W_VW_O^\top$ in each of l layers and h heads, spectra with an axis more.
     """
     both = {name: np.stack([found[f"{prefix}{product}_{name}"] for product in PRODUCTS]) for name in OF_PRODUCTS}
     return Table({name: np.asarray(found[prefix + name]) for name in OF_RUNS} | both)

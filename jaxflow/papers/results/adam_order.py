@@ -21,12 +21,8 @@ from jaxflow.papers.boix2023.beyond_assumptions import (
     draw,
     well_apart,
 )
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.results.words import of
-from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.drawing import dress, of
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.theory import incremental_learning
 
@@ -44,9 +40,8 @@ def follow(key: Any, setting: None) -> Table:
 
     - `times`: of the stages of Algorithm 1 in which no product comes twice (NaN filled up); `coordinates`: their
       products (the others after them). `aims`: the least squares solution. `learned`: the step at which each product
-      first has half of its aim, NaN where it never has; `off`: how far the last products are from it, over the largest.
-
-    Of its own shape: all but `off` `(3,)`.
+      first has half of its aim, NaN where it never has, all `(3,)`; `off`: how far the last products are from it, over
+      the largest.
     """
     risk, model = draw(key, Squared())
     stages = jax.tree.map(np.asarray, jax.device_get(_stages(risk, model)))

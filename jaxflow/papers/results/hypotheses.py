@@ -20,16 +20,12 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.drawing import dress
+from jaxflow.papers.drawing import dress, look_of_errors, of, share_and_error
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
 from jaxflow.papers.independent import Tokens, attention, margin_rows, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
-from jaxflow.papers.results.words import look_of_errors, of, share_and_error
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_3, score_gap_needed
-from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk

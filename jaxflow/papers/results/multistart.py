@@ -15,14 +15,10 @@ from jaxflow.data import random_tokens
 from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.models import FactoredAttention
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.drawing import dress
+from jaxflow.papers.drawing import dress, look_of_errors, of, share_and_error
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
 from jaxflow.papers.independent import margin_rows, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_logistic_slope
-from jaxflow.papers.results.words import look_of_errors, of, share_and_error
-from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -56,13 +52,11 @@ def start(key: Any, setting: Setting) -> tuple[Any, Any, list[Any]]:
 
 
 def one(key: Any, setting: Setting) -> Table:
-    """One choice of tokens, from every start.
+    """One choice of tokens, from every start, `(starts,)`.
 
     - `outcome`: of the flow. `tokens`: the selection as a number to the base T. `value`: the nuclear norm of the flow's
       direction at margin one. `kkt`: the residual of the KKT conditions of (KQ-SVM) there, by NNLS. `bound`: the least
       nuclear norm without a bound on the rank.
-
-    Of its own shape: `outcome`, `tokens`, `value`, `kkt`, `bound` `(starts,)`.
     """
     (_, n, T, _, _), (data, head, models) = setting, start(key, setting)
     risk, given = EmpiricalRisk(data, Logistic()), tokens_of(data, head)

@@ -19,16 +19,12 @@ from jaxflow.limits.self_certificate import as_primal
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, LinearConvolutionalNetwork
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.drawing import dress
+from jaxflow.papers.drawing import dress, of
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, median, register
 from jaxflow.papers.independent import margin_rows
-from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
-from jaxflow.papers.results.words import of
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.rates import bend, observed_exponent
-from jaxflow.papers.statement import Again, Mask, Statement, median
-from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import separable
 from jaxflow.plots import COLORS, new_figure
@@ -76,13 +72,9 @@ def start(key: Any, name: str) -> tuple[Any, Any]:
 
 
 def follow(key: Any, name: str) -> Table:
-    r"""One flow.
-
-    `gaps`: $N(W)/(\mu\,\mathrm{opt})-1$ at `LOG_TIMES`; `predicted`: 1 − κ; `behind`: of the constraints with positive
-    multipliers the largest margin over the least one, less one, at the first time of the fit; `ok`: the flow was
-    followed; `solved`: one token is selected in every sequence, and their program is solved. Of its own shape: `gaps`
-    `(17,)`.
-    """
+    r"""One flow: `gaps` `(17,)`, $N(W)/(\mu\,\mathrm{opt})-1$ at `LOG_TIMES`; `predicted`: 1 − κ; `behind`: of the
+    constraints with positive multipliers the largest margin over the least one, less one, at the first time of the fit;
+    `ok`: the flow was followed; `solved`: one token is selected in every sequence, and their program is solved."""
     data, model = start(key, name)
     risk = EmpiricalRisk(data, Exponential())
     path = accumulate(risk, model, jnp.asarray(LOG_TIMES), integrals=False, rtol=1e-9)

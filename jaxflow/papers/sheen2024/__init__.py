@@ -1,14 +1,13 @@
 """H. Sheen, S. Chen, T. Wang, H. H. Zhou, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention."""
 
 from jaxflow.models import DiagonalAttention, FactoredAttention
-from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.experiment import Paper, Theorem, register_paper
 from jaxflow.papers.sheen2024 import alignment as alignment
-from jaxflow.papers.sheen2024 import assumptions as assumptions
-from jaxflow.papers.sheen2024 import equivalence as equivalence
 from jaxflow.papers.sheen2024 import failures as failures
 from jaxflow.papers.sheen2024 import multipliers as multipliers
 from jaxflow.papers.sheen2024 import norms as norms
 from jaxflow.papers.sheen2024 import rates as rates
+from jaxflow.papers.sheen2024 import separability as separability
 
 register_paper(
     Paper(

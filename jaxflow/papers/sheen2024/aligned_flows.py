@@ -13,7 +13,7 @@ from jaxflow.limits.self_certificate import combined_velocity
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention
-from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.frame import (
     Frame,
@@ -29,7 +29,6 @@ from jaxflow.papers.sheen2024.frame import (
 )
 from jaxflow.papers.sheen2024.instances import paired_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
-from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
@@ -118,9 +117,8 @@ def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array
 
 
 def follow(key: Any, setting: Setting) -> Table:
-    r"""The flow of one instance, and the programs it is held against.
-
-    One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+    r"""The flow of one instance, at the m times `LOG_TIMES` where a field has that axis, and the programs it is held
+    against.
 
     - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
     - `ok`: whether the integration reached its end. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$,
@@ -132,8 +130,6 @@ def follow(key: Any, setting: Setting) -> Table:
     - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
     - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
     - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
-
-    Of its own shape: `conserved`, `alignment`, `margin`, `attention` `(m,)`.
     """
     data, head, best = draw(setting, key)
     frame = alignment_frame(data, best)

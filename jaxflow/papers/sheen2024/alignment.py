@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Statement, Table, largest, median, register
 from jaxflow.papers.sheen2024.aligned_flows import (
     ALIGNED,
     LOG_TIMES,
@@ -16,9 +16,7 @@ from jaxflow.papers.sheen2024.aligned_flows import (
     STARTS,
     hypotheses_of,
 )
-from jaxflow.papers.sheen2024.equivalence import FIRST, ROUNDING
-from jaxflow.papers.statement import Statement, largest, median
-from jaxflow.papers.table import Table
+from jaxflow.papers.sheen2024.diagonal_flows import FIRST, ROUNDING
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # Rounding of some thousand steps, relative to ‖K‖.
@@ -80,16 +78,13 @@ SEPARATES = Statement[Table](
 )
 
 
-def _solved(numbers: Table) -> np.ndarray:
-    flows = of_theorem_5_1(numbers)
-    return np.where(flows.result == ProgramResult.optimal.value, np.abs(flows.oracle), np.nan)
-
-
 EXACT_LIMIT = Statement[Table](
     source="Theorem 5.1",
     says="The exact limit is a global optimal solution of (W⋆-SVM): its nuclear norm against the certified optimum.",
     inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
-    residual=_solved,
+    residual=lambda n: np.where(
+        of_theorem_5_1(n).result == ProgramResult.optimal.value, np.abs(of_theorem_5_1(n).oracle), np.nan
+    ),
     bound=CERTIFIED,
     unit="|exact / optimum − 1|",
 )
@@ -104,18 +99,13 @@ LIFTING = Statement[Table](
 )
 
 
-def _another(numbers: Table) -> np.ndarray:
-    """Another matrix that is the same, or has another norm, shows nothing of it."""
-    other = numbers.others.at(0)
-    return np.where(other.apart > DIFFERENT, np.abs(other.excess), np.inf)
-
-
 NOT_UNIQUE = Statement[Table](
     source="Theorem 5.1",
     says='"A global optimal solution": the optimum of (W⋆-SVM) need not be unique (pairs orthogonal to all optimal '
     "tokens).",
     inside=lambda n: hypotheses_of(n.shapes.at(1)),
-    residual=_another,
+    # Another matrix that is the same, or has another norm, shows nothing of it.
+    residual=lambda n: np.where(n.others.apart[0] > DIFFERENT, np.abs(n.others.excess[0]), np.inf),
     bound=CERTIFIED,
     unit="difference of the two objectives",
 )

@@ -14,7 +14,7 @@ from jaxflow.limits.rate import off_support
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
 from jaxflow.papers.sheen2024.accumulated import RTOL, Accumulated, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
@@ -27,12 +27,15 @@ from jaxflow.papers.sheen2024.diagonal import (
 from jaxflow.papers.sheen2024.frame import margin_of
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
-from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import settled_selections, subkey
 
 # log t at which everything is measured.
 LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
+# Earlier than this there is nothing to tell apart, and a logarithmic axis has no place for it.
+FIRST = 0.5
+# Differences that rounding made zero are drawn at rounding.
+ROUNDING = 1e-17
 # n, L, d of what is followed to full accuracy, and the margin of the diagonal planted there: every instance is
 # separable by a diagonal W, by construction.
 SHAPE = (3, 4, 4)
@@ -92,9 +95,7 @@ def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
 
 
 def follow(key: Any, setting: Setting) -> Table:
-    r"""The flow of one instance.
-
-    One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+    r"""The flow of one instance, at the m times `LOG_TIMES` where a field has that axis.
 
     - `diagonal`, `equal`, `small`: slacks of diagonal separability (which implies Assumption 1) and of Assumptions 2
       and 3. `ok`: whether the integrations reached their ends.
@@ -113,8 +114,6 @@ def follow(key: Any, setting: Setting) -> Table:
     - `result`, `program_gap`, `kappa`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ; `weights_gap`:
       $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
     - `behind`: how far the flow is from the face of its limit at the last time (`behind_face`).
-
-    Of its own shape: `display`, `conserved`, `size`, `margin`, `gap`, `stationarity`, `slackness`, `predicted` `(m,)`.
     """
     data, head, omega = draw(setting, key)
     # Which of the two factors starts at zero is drawn too: it must not matter.
@@ -234,9 +233,9 @@ def abandoned(
 
 
 def follow_on(key: Any, setting: Setting) -> Table:
-    r"""The flow of one instance far beyond log t = 1e6.
+    r"""The flow of one instance far beyond log t = 1e6, where `find_limit` ends.
 
-    Where `find_limit` ends (limiting dynamics, to $\log\log t$ of some 600), where constraints with small multipliers
+    By then (limiting dynamics, to $\log\log t$ of some 600) constraints with small multipliers
     have become active: `gap`: the duality gap of the flow's own multipliers with its velocity (or weights); `log_time`:
     log t there; `optimal`: whether the optimal tokens are selected for good.
     """

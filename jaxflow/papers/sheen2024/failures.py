@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress, shade
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, CURVES, new_figure
 from jaxflow.study import wilson
 
@@ -37,10 +34,6 @@ def _part(cells: dict[str, Any]) -> Part:
     return Part(diagonal_flows.follow, cells, TRIALS, instances="gaps")
 
 
-def _breaks(part: int, amount: float) -> aligned_flows.Setting:
-    return aligned_flows.setting(breaks=tuple(amount if part == other else 0.0 for other in range(3)))
-
-
 # Diagonal flows with `gaps` `(6, b)`: of `MULTIPLES` of what Assumption 3 needs; `spreads` `(4, b)`: `SPREADS` of the
 # other scores; `random` `(1, b)`: tokens drawn without regard to either assumption. The same tokens throughout.
 # `broken` `(9, c)`: aligned flows, Assumption 4 (i), (ii), (iii) broken by each of `AMOUNTS`, on the same instances.
@@ -53,7 +46,11 @@ FAILURES = Dataset(
         "random": _part({"sphere": _diagonal(1.1, random=True)}),
         "broken": Part(
             aligned_flows.follow,
-            {f"{name}={amount:g}": _breaks(part, amount) for part, name in enumerate(PARTS) for amount in AMOUNTS},
+            {
+                f"{name}={amount:g}": aligned_flows.setting(breaks=tuple(amount * np.eye(3)[part]))
+                for part, name in enumerate(PARTS)
+                for amount in AMOUNTS
+            },
             BROKEN,
         ),
     },
@@ -120,6 +117,12 @@ RELAXED = Statement[Table](
 )
 
 
+SELECTED = (
+    "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = 1e6 "
+    "and the flow's own direction leaves it behind for good, or the tokens selected instead are locally optimal."
+)
+
+
 def _rows(part: int) -> slice:
     return slice(part * len(AMOUNTS), (part + 1) * len(AMOUNTS))
 
@@ -143,14 +146,6 @@ def broken(part: int) -> Statement[Table]:
         unit="alignment error / ‖K‖ at the end",
         beyond=True,
     )
-
-
-def notes(numbers: Table) -> list[str]:
-    """What counts as selected."""
-    return [
-        "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = 1e6 "
-        "and the flow's own direction leaves it behind for good, or the tokens selected instead are locally optimal."
-    ]
 
 
 def draw(numbers: Table) -> Any:
@@ -189,6 +184,6 @@ register(
     FAILURES,
     title="Assumptions that fail: small score gaps, unequal scores, Assumption 4 (i) to (iii) broken",
     statements=[SELECTS, LARGE_LOSS, SPHERE, RELAXED, *(broken(part) for part in range(3))],
-    notes=notes,
+    notes=lambda n: [SELECTED],
     draw=draw,
 )

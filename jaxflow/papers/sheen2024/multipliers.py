@@ -5,19 +5,16 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Rate, Statement, Table, common_rate, largest, register
 from jaxflow.papers.sheen2024.diagonal_flows import (
     DIAGONAL,
+    FIRST,
     LOG_TIMES,
     OMEGAS,
     SHAPE,
     hypotheses_of,
     inside_of,
 )
-from jaxflow.papers.sheen2024.equivalence import FIRST
-from jaxflow.papers.statement import Statement, largest
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # The starts of the figure, of which the first is that of the other statements.

@@ -12,15 +12,12 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.independent import descent_direction, exponential_slope, flow_to, margin_rows, separable, tokens_of
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
+from jaxflow.papers.independent import best_rows, descent_direction, exponential_slope, flow_to, separable, tokens_of
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
-from jaxflow.papers.statement import Again, Statement
-from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -55,18 +52,14 @@ def draw_data(key: Any) -> tuple[TokenData, Array]:
 
 
 def follow(key: Any, kind: str) -> Table:
-    r"""The limit on one data set.
-
-    `find_limit` on one data set; in a dataset after cells and trials.
+    r"""`find_limit` on one data set.
 
     - `outcome`, `stationarity`, `certified_gap`, `log_norm`: of the limit; `size`: $\|W\|_F$ at the end.
-    - `weights`: the flow's own direction at margin one.
-    - `ratio`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`: of these
-      programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray proves
-      that there is none, NaN where neither was found.
+    - `weights` `(d, d)`: the flow's own direction at margin one.
+    - `ratio` `(3,)`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`:
+      of these programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray
+      proves that there is none, NaN where neither was found.
     - `equal`: slack of Assumption 2.
-
-    Of its own shape: `weights` `(d, d)`; `results`, `separable` `(3,)`.
     """
     data, head = draw_data(key)
     model = start_of(kind, subkey(key, "start"), data, head)
@@ -119,25 +112,19 @@ def comparable(limits: Table) -> np.ndarray:
     return feasible(limits) & good & np.all(limits.results == ProgramResult.optimal, axis=(0, 2))
 
 
-def _excess(limits: Table, row: int, norm: int) -> np.ndarray:
-    return np.where(comparable(limits), limits.ratio[row, :, norm] - 1.0, np.nan)
-
-
 def own_norm(row: int) -> Statement[Table]:
     """The limit of one parametrisation is the least in its own norm, by its own direction and its own program alone."""
 
     def excess(numbers: Table) -> np.ndarray:
-        limits = numbers.limits
-        known = (limits.outcome[row] == Outcome.globally_optimal) & (
-            limits.results[row, :, row] == ProgramResult.optimal
-        )
-        return np.where(known, limits.ratio[row, :, row] - 1.0, np.nan)
+        limits = numbers.limits.at(row)
+        known = (limits.outcome == Outcome.globally_optimal) & (limits.results[:, row] == ProgramResult.optimal)
+        return np.where(known, np.abs(limits.ratio[:, row] - 1.0), np.nan)
 
     return Statement(
         source="Theorem 4.1" if KINDS[row] == "diagonal" else "§4.2",
         says=f"The limit of {KINDS[row]} weights is the least in the {NAMES[row]} norm.",
         inside=lambda n: n.limits.results[row, :, row] != ProgramResult.infeasible,
-        residual=lambda n: np.abs(excess(n)),
+        residual=excess,
         bound=CERTIFIED,
         unit="|norm of the flow's own direction / optimum − 1|",
         certified="the duality gap of the flow's own direction",
@@ -151,7 +138,7 @@ def other_norm(row: int, norm: int) -> Statement[Table]:
         says=f"The implicit regularisation differs: the limit of {KINDS[row]} weights is not the least in the "
         f"{NAMES[norm]} norm.",
         inside=lambda n: feasible(n.limits),
-        residual=lambda n: -_excess(n.limits, row, norm),
+        residual=lambda n: np.where(comparable(n.limits), 1.0 - n.limits.ratio[row, :, norm], np.nan),
         bound=-APART,
     )
 
@@ -177,7 +164,6 @@ def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("limits", at[0])
     data, head = draw_data(key)
     given = tokens_of(data, head)
-    rows = margin_rows(given, np.argmax(given.scores, axis=1))
 
     def velocity(factors: np.ndarray) -> np.ndarray:
         down = np.diagonal(descent_direction(given, np.diag(factors[0] * factors[1]), exponential_slope))
@@ -186,24 +172,18 @@ def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     start = np.stack([np.full(SHAPE[2], 0.1 * np.sqrt(2.0)), np.zeros(SHAPE[2])])
     early, late = (np.prod(factors, axis=0) for factors in flow_to(velocity, start, 10.0, 20.0))
     moved = np.linalg.norm(late - early) / np.linalg.norm(late)
-    return float(moved <= APART and not separable(np.diagonal(rows, axis1=1, axis2=2)))
+    return float(moved <= APART and not separable(np.diagonal(best_rows(given), axis1=1, axis2=2)))
 
 
-AS_PRINTED = Statement[Table](
-    source="Lemma 4.2",
-    says=f"‖β(t)‖ → ∞ under Assumptions 1 and 2 alone, as printed; n, L, d = {SHAPE}.",
-    inside=lambda n: _separable(n, "frobenius"),
-    residual=lambda n: _at_rest(_diagonal(n)),
-    again=Again("LSODA and HiGHS of SciPy", _rests_again, 0.0),
-)
-
-
-WHERE_FEASIBLE = Statement[Table](
-    source="Lemma 4.2",
-    says=f"‖β(t)‖ → ∞ under Assumption 2 where the ℓ1-SVM is feasible; n, L, d = {SHAPE}.",
-    inside=lambda n: _separable(n, "l1"),
-    residual=lambda n: _at_rest(_diagonal(n)),
-)
+def _diverges(norm: str, says: str, again: Again[Table] | None = None) -> Statement[Table]:
+    """Lemma 4.2, where the tokens are separable in this norm."""
+    return Statement(
+        source="Lemma 4.2",
+        says=f"‖β(t)‖ → ∞ under {says}; n, L, d = {SHAPE}.",
+        inside=lambda n: _separable(n, norm),
+        residual=lambda n: _at_rest(_diagonal(n)),
+        again=again,
+    )
 
 
 def notes(numbers: Table) -> list[str]:
@@ -258,5 +238,12 @@ register(
     LIMITS,
     "divergence",
     title="Lemma 4.2 and Assumption 1",
-    statements=[AS_PRINTED, WHERE_FEASIBLE],
+    statements=[
+        _diverges(
+            "frobenius",
+            "Assumptions 1 and 2 alone, as printed",
+            Again("LSODA and HiGHS of SciPy", _rests_again, 0.0),
+        ),
+        _diverges("l1", "Assumption 2 where the ℓ1-SVM is feasible"),
+    ],
 )

@@ -1,4 +1,4 @@
-r"""Assumptions 1–4 of Sheen et al. (2024) on one instance, each a verdict with its slack."""
+r"""Assumptions 1–4 of Sheen et al. (2024) on one instance, each a verdict with its slack, and how often they hold."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +9,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import checked, positive_or_one, require
-from jaxflow.data import TokenData, optimal_tokens
+from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import AbstractAttention, as_head, token_scores
+from jaxflow.models import AbstractAttention, CombinedAttention, as_head, token_scores
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Say, Statement, Sweep, Table, register
+from jaxflow.papers.independent import best_rows, separable, tokens_of
+from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
@@ -186,3 +190,83 @@ def _logsumexp(x: Array) -> Array:
 
 def _unit(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+TRIALS = {"quick": 64, "paper": 1024, "large": 8192}
+SHAPE = (6, 8, 10)
+# (n, L) and multiples of the needed gap, of which the middle ones are next to the bound itself.
+SIZES = ((2, 3), (3, 5), (4, 4), (6, 8), (10, 10))
+MULTIPLES = (0.5, 0.99, 1.0 - 1e-9, 1.0 + 1e-9, 1.01, 2.0)
+
+
+def separability(key: Any, shape: tuple[int, int, int]) -> Table:
+    """Of one instance the slacks of Assumption 1 and of separability by a diagonal W: positive, 0 with a Farkas ray, or
+    NaN."""
+    data, head = random_tokens(key, *shape)
+    return Table(general=assumption_1(data, head).slack, diagonal=diagonal_separability(data, head).slack)
+
+
+def slack(key: Any, n: int, T: int, multiple: float) -> float:
+    """Slack of Assumption 3 at W = 0 for equal gaps of `multiple` times what it needs."""
+    data, head = equal_score_tokens(key, n, T, 4, multiple * score_gap_needed(n, T))
+    return float(assumption_3(EmpiricalRisk(data, Exponential()), CombinedAttention(jnp.zeros((4, 4)), head)).slack)
+
+
+def gaps(scale: str, key: Any, say: Say) -> Table:
+    """`slack` of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`, and the gap `needed`, `(sizes,)`."""
+    slacks = np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES])
+    return Table(slack=slacks, needed=np.asarray([score_gap_needed(n, T) for n, T in SIZES]))
+
+
+# `separability` `(1, b)`: of unit-sphere data; `gaps`: of data of Assumption 2, about the bound of Assumption 3.
+ASSUMPTIONS = Dataset(
+    "sheen2024",
+    "assumptions",
+    {
+        "separability": Part(separability, {"sphere": SHAPE}, TRIALS, block=32),
+        "gaps": Sweep(gaps),
+    },
+    where=f"{__name__}:ASSUMPTIONS",
+)
+
+
+def _decided(data: Table) -> np.ndarray:
+    return np.isfinite(data.general) & np.isfinite(data.diagonal)
+
+
+def _separable_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    given = tokens_of(*random_tokens(draw.instance("separability", at[0])[0], *SHAPE))
+    return float(not separable(np.diagonal(best_rows(given), axis1=1, axis2=2)))
+
+
+SEPARABLE = Statement[Table](
+    source="ℓ1-SVM",
+    says="Assumption 1 makes the diagonal program feasible (it is what §4 works with); unit-sphere data, n, L, d = "
+    f"{SHAPE}.",
+    # Where separability is open the instance may be inside: it is counted, and decides nothing.
+    inside=lambda n: (n.separability.general[0] > 0) | ~_decided(n.separability.at(0)),
+    residual=lambda n: np.where(_decided(n.separability.at(0)), n.separability.at(0).diagonal <= 0, np.nan),
+    again=Again("HiGHS of SciPy", _separable_again, 0.0),
+)
+
+
+def _other_side(numbers: Table) -> np.ndarray:
+    """How far the slack is on the wrong side of zero; 0 on the right one."""
+    above = np.asarray(MULTIPLES)[None] > 1.0
+    slacks = numbers.gaps.slack
+    wrong = (slacks >= 0) != above
+    return np.where(np.isnan(slacks), np.nan, np.where(wrong, np.maximum(np.abs(slacks), 1e-300), 0.0))
+
+
+GAP = Statement[Table](
+    source="Assumption 3",
+    says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
+    residual=_other_side,
+    unit="slack beyond the bound",
+)
+
+register(
+    ASSUMPTIONS,
+    title="Assumptions 1 and 3, diagonal separability",
+    statements=[SEPARABLE, GAP],
+)

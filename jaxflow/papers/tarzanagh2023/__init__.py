@@ -1,7 +1,7 @@
 """D. Ataee Tarzanagh, Y. Li, C. Thrampoulidis, S. Oymak, Transformers as Support Vector Machines."""
 
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.experiment import Paper, Theorem, register_paper
 from jaxflow.papers.tarzanagh2023 import conjecture as conjecture
 from jaxflow.papers.tarzanagh2023 import factored as factored
 from jaxflow.papers.tarzanagh2023 import fig1 as fig1
@@ -12,7 +12,6 @@ from jaxflow.papers.tarzanagh2023 import fig7 as fig7
 from jaxflow.papers.tarzanagh2023 import fig8 as fig8
 from jaxflow.papers.tarzanagh2023 import fig9 as fig9
 from jaxflow.papers.tarzanagh2023 import fig10 as fig10
-from jaxflow.papers.tarzanagh2023 import fig11 as fig11
 from jaxflow.papers.tarzanagh2023 import fig12 as fig12
 from jaxflow.papers.tarzanagh2023 import ranks as ranks
 from jaxflow.papers.tarzanagh2023 import verify as verify

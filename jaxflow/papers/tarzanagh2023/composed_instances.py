@@ -15,12 +15,12 @@ from jaxtyping import Array, Bool, Key
 
 from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
+from jaxflow.data.random import unit_sphere
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
-from jaxflow.papers.statement import Mask
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Mask, Table, mapped
 from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
@@ -109,11 +109,11 @@ def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Table:
     `widest` d: one program serves all d.
     """
     key_tokens, key_queries, key_labels, key_head, key_start = jax.random.split(key, 5)
-    tokens, queries = _sphere(key_tokens, n, T, d), _sphere(key_queries, n, d)
+    tokens, queries = unit_sphere(key_tokens, n, T, d), unit_sphere(key_queries, n, d)
     # Bit i of the number is set where label i is +1; all bits set is left out.
     bits = (jax.random.randint(key_labels, (), 0, 2**n - 1) >> jnp.arange(n)) & 1
     labels = jnp.where(bits == 1, 1.0, -1.0)
-    V = _sphere(key_head, d * d).reshape(d, d)
+    V = unit_sphere(key_head, d * d).reshape(d, d)
     W = CombinedAttention.init(key_start, TokenData(tokens, queries, labels), MLPHead(V)).W
 
     def pad(x: Array, axes: int) -> Array:
@@ -122,35 +122,26 @@ def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Table:
     return Table(tokens=pad(tokens, 1), queries=pad(queries, 1), labels=labels, V=pad(V, 2), W=pad(W, 2))
 
 
-def _sphere(key: Key[Array, ""], *shape: int) -> Array:
-    x = jax.random.normal(key, shape)
-    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+@mapped(static=4)
+def draws(n: int, T: int, d: int, widest: int, key: Array) -> Table:
+    return draw(n, T, d, widest, key)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def draws(n: int, T: int, d: int, widest: int, keys: Array) -> Table:
-    return jax.vmap(partial(draw, n, T, d, widest))(keys)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def descents(steps: int, every: int, problems: Table) -> Table:
+@mapped(static=2)
+def descents(steps: int, every: int, problem: Table) -> Table:
     """The published protocol on a batch: saved `weights` `(m, d, d)`, columns of `attention_columns` `(n, T)` and
     `log_time` of the last step; whether it is `at_rest` there, and whether it went well, `good`."""
-
-    def one(problem: Table) -> Table:
-        risk, model = risk_of(problem), model_of(problem)
-        protocol = {**published_protocol(model), "learning_rate": LEARNING_RATE, "steps": steps}
-        path = descend(risk, model, save_at=jnp.arange(0, steps + 1, every), throw=False, **protocol)
-        final, saved = path.final, path.saved
-        return Table(
-            weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]
-            log_time=final.log_time,
-            at_rest=final.log_gradient_norm == -jnp.inf,
-            good=jnp.asarray(good(path.result)),
-            **attention_columns(jax.nn.log_softmax(final.model.logits(risk.data), axis=-1)),
-        )
-
-    return jax.vmap(one)(problems)
+    risk, model = risk_of(problem), model_of(problem)
+    protocol = {**published_protocol(model), "learning_rate": LEARNING_RATE, "steps": steps}
+    path = descend(risk, model, save_at=jnp.arange(0, steps + 1, every), throw=False, **protocol)
+    final, saved = path.final, path.saved
+    return Table(
+        weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]
+        log_time=final.log_time,
+        at_rest=final.log_gradient_norm == -jnp.inf,
+        good=jnp.asarray(good(path.result)),
+        **attention_columns(jax.nn.log_softmax(final.model.logits(risk.data), axis=-1)),
+    )
 
 
 def attention_columns(log_attention: Array) -> dict[str, Array]:
@@ -164,20 +155,16 @@ def attention_columns(log_attention: Array) -> dict[str, Array]:
     }
 
 
-@jax.jit
-def directions(problems: Table, selection: Array) -> Table:
+@mapped()
+def directions(problem: Table, selection: Array) -> Table:
     """(Gen-SVM) of the sets; (Att-SVM) where each has one token."""
-    return jax.vmap(lambda problem, chosen: _answer(attention_svm(data_of(problem), chosen)))(problems, selection)
+    return _answer(attention_svm(data_of(problem), selection))
 
 
-@jax.jit
-def finite_components(problems: Table, selection: Array, attention: Array) -> Table:
+@mapped()
+def finite_components(problem: Table, selection: Array, attention: Array) -> Table:
     """Equation (7), with the last attention of the descent for s*."""
-
-    def one(problem: Table, chosen: Array, s: Array) -> Table:
-        return _answer(finite_component(data_of(problem), chosen, s))
-
-    return jax.vmap(one)(problems, selection, attention)
+    return _answer(finite_component(data_of(problem), selection, attention))
 
 
 def _answer(program: Any) -> Table:
@@ -186,8 +173,8 @@ def _answer(program: Any) -> Table:
     return Table(weights=solution.primal, result=solution.result.value)
 
 
-@partial(jax.jit, static_argnums=0)
-def measured(every: int, problems: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
+@mapped(static=1)
+def measured(every: int, problem: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
     r"""What descents of a batch select and mask, and how well the solutions of their programs predict them.
 
     - `fate` (`Fate`); `labels`, `tokens_selected`, how many, of each sequence; `log_masked`: log10 of the largest
@@ -202,10 +189,6 @@ def measured(every: int, problems: Table, path: Table, direction: Table, single:
       (Att-SVM) for the top tokens.
     - `best`: the same with the combination of greatest correlation, `best_gamma`, at the last step.
     """
-    return jax.vmap(partial(_measured, every))(problems, path, direction, single, finite)
-
-
-def _measured(every: int, problem: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
     selected, attention, weights = path.selected, path.attention, path.weights
     half = weights.shape[0] // 2
     length = LEARNING_RATE * every * (weights.shape[0] - 1 - half)

@@ -6,7 +6,6 @@ integrator shrink there and get nowhere (229 of 240 flows spent 3,000 of them); 
 """
 
 import enum
-from functools import partial
 from typing import Any
 
 import diffrax
@@ -18,9 +17,7 @@ from jaxtyping import Array, Key
 from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Mask, Part, Say, Statement, Sweep, Table, common_rate, mapped
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
@@ -33,7 +30,6 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     risk_of,
 )
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
-from jaxflow.papers.verdicts import common_rate
 
 # The flow's way takes 100 to 400 steps.
 MAX_STEPS = 3000
@@ -64,15 +60,11 @@ def _decided(flows: Table) -> Mask:
     return (flows.end == FlowEnd.reached) | (flows.end == FlowEnd.stationary)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def small_descents(length: float, rate: float, problems: Table) -> tuple[Array, Array]:
+@mapped(static=2)
+def small_descents(length: float, rate: float, problem: Table) -> tuple[Array, Array]:
     """Normalised descent of a batch with steps of length `rate` over a path of `length`: its last weights and log t."""
-
-    def one(problem: Table) -> tuple[Array, Array]:
-        path = descend(risk_of(problem), model_of(problem), steps=round(length / rate), learning_rate=rate, throw=False)
-        return path.final.model.W, path.final.log_time
-
-    return jax.vmap(one)(problems)
+    path = descend(risk_of(problem), model_of(problem), steps=round(length / rate), learning_rate=rate, throw=False)
+    return path.final.model.W, path.final.log_time
 
 
 @jax.jit
@@ -131,9 +123,8 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
 
 
 def _grid(scale: str, key: Any, say: Say) -> Table:
-    """Each d, the saved steps of the published descent, and the lengths of the smaller steps. Of its own shape:
-    `dimensions` `(k,)`; `steps` `(m,)`; `rates` `(r,)`.
-    """
+    """Each d, `dimensions` `(k,)`, the saved `steps` of the published descent `(m,)`, and the lengths of the smaller
+    steps, `rates` `(r,)`."""
     size = SIZES[scale]
     return Table(
         dimensions=np.asarray(size.dimensions),

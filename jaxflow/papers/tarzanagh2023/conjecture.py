@@ -12,12 +12,8 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.gradient_descent import descend
 from jaxflow.limits import conclude
 from jaxflow.margin import AssumptionStatus, enumerate_selections
-from jaxflow.papers.dataset import Dataset, Studies, Sweep
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.percent import interval
-from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Studies, Table, constants, register
+from jaxflow.papers.tarzanagh2023.percent import SelectionAnd, interval
 from jaxflow.plots import draw_percentage_curves
 from jaxflow.study import Study, TokenSelection, settled_selections
 
@@ -101,12 +97,6 @@ def unique(count: int, ambiguous: int) -> AssumptionStatus:
     return AssumptionStatus.undecided if ambiguous else AssumptionStatus.holds
 
 
-def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-    """The values of `d`, the `n` and `T` of all. Of its own shape: `d` `(k,)`."""
-    size = SIZES[scale]
-    return Table(d=np.array(size.d), n=np.asarray(size.n), T=np.asarray(size.T))
-
-
 def _studies(scale: str, seed: int) -> Mapping[str, Study]:
     size = SIZES[scale]
     experiment = SelectionAnd(more=f"{__name__}:beside", more_settings=(size.steps,))
@@ -116,17 +106,17 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
     return {"all": study}
 
 
+# `grid`: the values of `d` `(k,)`, the `n` and `T` of all.
 CONJECTURE = Dataset(
     "tarzanagh2023",
     "conjecture",
-    {"grid": Sweep(_grid), "instances": Studies(COLUMNS, _studies)},
+    {"grid": constants(SIZES, "d", "n", "T"), "instances": Studies(COLUMNS, _studies)},
     where=f"{__name__}:CONJECTURE",
 )
 
 
-def _against(numbers: Table) -> Mask:
-    """A path that was not followed to its end is no counterexample."""
-    return np.isin(numbers.instances.outcome, [Outcome.locally_optimal, Outcome.finite_stationary_point])
+# A path that was not followed to its end is no counterexample.
+AGAINST = (Outcome.locally_optimal, Outcome.finite_stationary_point)
 
 
 def _converges(source: str, says: str, name: str) -> Statement[Table]:
@@ -134,7 +124,7 @@ def _converges(source: str, says: str, name: str) -> Statement[Table]:
         source=source,
         says=says,
         inside=lambda n: met(n, name),
-        residual=lambda n: np.where(reached(n), 0.0, np.where(_against(n), 1.0, np.nan)),
+        residual=lambda n: np.where(reached(n), 0.0, np.where(np.isin(n.instances.outcome, AGAINST), 1.0, np.nan)),
     )
 
 

@@ -1,15 +1,12 @@
 """`reproduce tarzanagh2023 factored`: §9's open question of the (K, Q) parametrisation, counted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.dataset import Dataset, Studies, Sweep
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Studies, Sweep, Table, register
 from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, listed
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import Study, TokenSelection
@@ -61,20 +58,21 @@ def study_of(scale: str, seed: int, d: int, m: int) -> Study:
     )
 
 
-def _pairs(scale: str, seed: int, say: Callable[[str], None]) -> Table:
-    """The pairs (d, m), and the seed of the instances. Of its own shape: `d`, `m` `(p,)`."""
+def _pairs(scale: str, seed: int, say: Say) -> Table:
+    """The pairs (`d`, `m`), `(p,)`, and the seed of the instances."""
     d, m = np.array(SIZES[scale][1]).T
     return Table(d=d, m=m, seed=np.asarray(seed))
-
-
-def _studies(scale: str, seed: int) -> Mapping[str, Study]:
-    return {f"d={d}, m={m}": study_of(scale, seed, d, m) for d, m in SIZES[scale][1]}
 
 
 FACTORED = Dataset(
     "tarzanagh2023",
     "factored",
-    {"pairs": Sweep(_pairs, lambda seed: seed), "ends": Studies(COLUMNS, _studies)},
+    {
+        "pairs": Sweep(_pairs, lambda seed: seed),
+        "ends": Studies(
+            COLUMNS, lambda scale, seed: {f"d={d}, m={m}": study_of(scale, seed, d, m) for d, m in SIZES[scale][1]}
+        ),
+    },
     where=f"{__name__}:FACTORED",
 )
 
@@ -93,11 +91,6 @@ def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[Table]:
     )
 
 
-def _claimed(numbers: Table) -> Mask:
-    """Flows whose own multipliers certify their direction."""
-    return np.isfinite(numbers.ends.flow_gap) & (numbers.ends.flow_gap <= GAP)
-
-
 def _unconfirmed(numbers: Table) -> Mask:
     """The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it."""
     ends = numbers.ends
@@ -107,7 +100,8 @@ def _unconfirmed(numbers: Table) -> Mask:
 CONFIRMED = Statement[Table](
     source="Certificates of this library",
     says="A gap that a flow claims is confirmed by a program that is solved from the data alone.",
-    inside=_claimed,
+    # Flows whose own multipliers certify their direction.
+    inside=lambda n: np.isfinite(n.ends.flow_gap) & (n.ends.flow_gap <= GAP),
     residual=_unconfirmed,
 )
 FULL_RANK = _open_question("m = d", lambda pairs: pairs.m >= pairs.d)

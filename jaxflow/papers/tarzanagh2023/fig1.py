@@ -17,11 +17,8 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Sweep, Table, register, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import Rate, common_rate, fit

@@ -6,13 +6,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
-from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, notes_of, parts, pearson, reaches, selected
+from jaxflow.papers.experiment import Dataset, Say, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.tarzanagh2023.concave import (
+    NAMES,
+    draw_batch,
+    draw_conditions,
+    notes_of,
+    parts,
+    pearson,
+    reaches,
+    selected,
+    support_sizes,
+)
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 TAUS = (3, 5, 7, 9)

@@ -1,6 +1,6 @@
 """Figure 2: where W converges as d grows."""
 
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import register
 from jaxflow.papers.tarzanagh2023.percent import Size, convergence, convergence_bars, dataset_of, notes_of
 from jaxflow.plots import draw_percentage_bars
 

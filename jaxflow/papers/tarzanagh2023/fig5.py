@@ -13,12 +13,11 @@ from jaxflow._core import Code, Outcome
 from jaxflow.data import optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Mask, Statement, Table, register
 from jaxflow.papers.tarzanagh2023.percent import (
     OPEN,
     Curves,
+    SelectionAnd,
     Size,
     convergence,
     convergence_bars,
@@ -29,7 +28,6 @@ from jaxflow.papers.tarzanagh2023.percent import (
     table,
     tally,
 )
-from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import TokenSelection
 

@@ -4,9 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Statement, Table, register
 from jaxflow.papers.tarzanagh2023.percent import (
     SYMBOLS,
     Curves,

@@ -6,9 +6,7 @@ import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, largest
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, largest, register
 from jaxflow.papers.tarzanagh2023.bias_runs import (
     FIGURE7,
     NAMES,
@@ -21,7 +19,6 @@ from jaxflow.papers.tarzanagh2023.bias_runs import (
     rates,
     runs_of,
 )
-from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, SYMBOLS, new_figure
 
 # 1 − corr below this is a correlation of 1 to ten digits, past every rate that matters.

@@ -6,16 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from jaxflow.papers.dataset import Dataset, Draw, Part
-from jaxflow.papers.drawing import dress, shade
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.concave import draw_batch
-from jaxflow.papers.tarzanagh2023.concave_ends import (
+from jaxflow.papers.drawing import dress, row_means, shade
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, common_rate, register
+from jaxflow.papers.tarzanagh2023.concave import (
     STRETCH,
+    draw_batch,
     flows,
     kept,
     notes_of,
@@ -24,7 +20,6 @@ from jaxflow.papers.tarzanagh2023.concave_ends import (
     reaches,
     selected,
 )
-from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
 
 # "Consistently above 0.95", §6.1.
@@ -76,10 +71,6 @@ def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
         yield f"λ = {lam}", draw_batch(T, D, keys, jnp.full(trials, lam))
 
 
-def _flow(keys: Array, lam: float) -> Table:
-    return flows(draw_batch(T, D, keys, jnp.full(len(keys), lam)))
-
-
 def _key_of(seed: int) -> Any:
     return jax.random.fold_in(jax.random.key(seed), 9)
 
@@ -91,7 +82,7 @@ FIGURE9 = Dataset(
     parts(_batches, _key_of)
     | {
         "flow": Part(
-            _flow,
+            lambda keys, lam: flows(draw_batch(T, D, keys, jnp.full(len(keys), lam))),
             lambda scale: {f"λ = {lam}": lam for lam in SIZES[scale][1]},
             lambda scale: SIZES[scale][0],
             block=100,
@@ -108,15 +99,11 @@ def width(numbers: Table) -> int:
     return numbers.targets.scores.shape[-1]
 
 
-def _fewer(numbers: Table) -> Mask:
-    """The instances in which a larger λ of the grid has fewer tokens."""
-    return np.any(np.diff(numbers.targets.size, axis=0) < 0, axis=0)
-
-
 GROWS = Statement[Table](
     source="Figure 9(a)",
     says="The number of selected tokens grows alongside λ.",
-    residual=_fewer,
+    # Whether a larger λ of the grid has fewer.
+    residual=lambda n: np.any(np.diff(n.targets.size, axis=0) < 0, axis=0),
 )
 
 ONE_AT_ZERO = Statement[Table](
@@ -198,10 +185,6 @@ def _exponents(numbers: Table) -> np.ndarray:
     return rate[(late > 10 * ALONG) & (early > 10 * ALONG)]
 
 
-def _direction_rate(numbers: Table, known: Mask) -> Rate | None:
-    return common_rate(_exponents(numbers), 1.0, law="1 − corr against t, in units of 2k/T")
-
-
 DIRECTION = Statement[Table](
     source="(6), Figure 9",
     says="W(k) is decomposed into W^fin + ‖W(k)‖ W^mm, with W^mm the solution of (Gen-SVM).",
@@ -209,7 +192,7 @@ DIRECTION = Statement[Table](
     inside=lambda n: ~np.isnan(motion(n)).any(axis=-1) | ~n.flow.good,
     residual=_falls,
     limit=True,
-    rate=_direction_rate,
+    rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
 )
 
 
@@ -229,7 +212,7 @@ def draw_token_counts(numbers: Table) -> Any:
     both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow, "o--", FLOW))
     share = axis.twinx()
     for name, ends, line, color in both:
-        mean = _mean(selected(ends), kept(ends))
+        mean = row_means(selected(ends), kept(ends))
         axis.plot(x, mean, line, color=color, markersize=4, label=f"{name}, survivors")
         share.plot(x, kept(ends).mean(axis=1), ":", color=color, linewidth=1.2)
     share.spines["top"].set_visible(False)
@@ -264,12 +247,6 @@ def _draw_fit(axis: Any, numbers: Table, x: np.ndarray, of_flow: np.ndarray, of_
             label = rf"$1-\mathrm{{corr}}(W,{symbol})$, {name}"
             axis.plot(x, means, line, marker=".", color=color, label=label)
     axis.set_yscale("log")
-
-
-def _mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Row by row over the mask; NaN where it is empty."""
-    count = mask.sum(axis=1)
-    return np.where(count > 0, np.sum(values * mask, axis=1) / np.maximum(count, 1), np.nan)
 
 
 register(

@@ -4,16 +4,54 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array, Key
 
 from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
-from jaxflow.papers.dataset import Dataset, Studies, Sweep
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate
-from jaxflow.study import Study, TokenSelection, wilson
+from jaxflow.papers.experiment import Dataset, Mask, Rate, Say, Statement, Studies, Sweep, Table
+from jaxflow.study import AbstractExperiment, Study, TokenSelection, wilson
+from jaxflow.study.experiment import import_named
+
+
+class SelectionAnd(AbstractExperiment):
+    """`TokenSelection` and more of the same instances: a second pass over the same keys, so that the outcomes are those
+    of `TokenSelection` alone.
+
+    `more` is `module:name` of a function of `more_settings` and the factors; it gives a function of the keys of a block
+    `(b,)`, with further results by name.
+    """
+
+    more: str = eqx.field(static=True)
+    more_settings: tuple[int, ...] = eqx.field(static=True, default=())
+    selection: TokenSelection = eqx.field(default_factory=TokenSelection)
+    method: Any = None
+
+    def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
+        return self.selection.setup(key, **factors)
+
+    def summarize(self, limit: Any) -> dict[str, Any]:
+        return self.selection.summarize(limit)
+
+    def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
+        return self.selection.replay(key, **factors)
+
+    def name(self) -> str:
+        return self.selection.name()
+
+    def signature(self) -> Any:
+        return self.selection.signature()
+
+    def definitions(self) -> dict[str, str]:
+        return self.selection.definitions()
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        select = self.selection.block_function(factors, trial_width)
+        more = import_named(self.more)(*self.more_settings, factors)
+        return lambda keys: {**select(keys), **more(keys)}
+
 
 # "we choose γ = 0.1 in our experiments", of figures 2, 5 and 6 (Appendix F).
 SCORE_GAP = 0.1
@@ -79,7 +117,7 @@ def dataset_of(
     is a setting (n, T), a d and a parametrisation. The keys are those of `TokenSelection`: figures share instances.
     """
 
-    def grid(scale: str, seed: int, say: Callable[[str], None]) -> Table:
+    def grid(scale: str, seed: int, say: Say) -> Table:
         size, key = sizes[scale], jax.random.key(seed)
         accepted = [[score_gap_acceptance(key, T, d, SCORE_GAP, ACCEPTANCE_DRAWS) for d in size.d]
                     for _, T in size.settings]  # fmt: skip

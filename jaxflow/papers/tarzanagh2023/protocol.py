@@ -1,26 +1,15 @@
 """The published experiments' descent, as arguments of `descend`."""
 
-from typing import Any, TypedDict
+from typing import Any
 
 from jaxflow._core import check_kind
-from jaxflow.gradient_descent import Normalisation
 from jaxflow.models import AbstractAttention, FactoredAttention
 
 # "The smallest representable number, e.g. computed as 1 + λ = 1", says the published code: 2.22e-16.
 _EPSILON = 2.0**-52
 
 
-class Protocol(TypedDict):
-    """Arguments of `descend`."""
-
-    steps: int
-    learning_rate: float
-    normalised: Normalisation
-    epsilon: float
-    ridge: float
-
-
-def published_protocol(model: Any) -> Protocol:
+def published_protocol(model: Any) -> dict[str, Any]:
     """The settings of the published experiments, as arguments of `descend`.
 
     Normalised descent with η = 0.1 for 2,000 steps (Tarzanagh et al. 2023, App. F; the loss is the logistic
@@ -32,10 +21,10 @@ def published_protocol(model: Any) -> Protocol:
     """
     check_kind("model", model, AbstractAttention, "an attention model")
     factored = isinstance(model, FactoredAttention)
-    return Protocol(
-        steps=2000,
-        learning_rate=0.1,
-        normalised="separately" if factored else "jointly",
-        epsilon=_EPSILON,
-        ridge=_EPSILON if factored else 0.0,
-    )
+    return {
+        "steps": 2000,
+        "learning_rate": 0.1,
+        "normalised": "separately" if factored else "jointly",
+        "epsilon": _EPSILON,
+        "ridge": _EPSILON if factored else 0.0,
+    }

@@ -13,11 +13,8 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Part, Sweep, checksum_key
 from jaxflow.papers.drawing import dress, shade
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Table, checksum_key, constants, mapped, register
 from jaxflow.plots import CURVES, new_figure
 
 PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
@@ -85,24 +82,17 @@ def solve_all(keys: Array, cell: Cell) -> Table:
     return Table(**_solve_all(norm, *_draw_all(*sizes, keys)))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _draw_all(n: int, T: int, d: int, widest: int, keys: Array) -> tuple[Any, Any, Any, Any]:
-    def one(key: Any) -> tuple[Any, Any, Any, Any]:
-        data, head = random_tokens(key, n, T, d)
-        return pad(data.tokens), pad(data.queries), data.labels, pad(head)
-
+@mapped(static=4)
+def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> tuple[Any, Any, Any, Any]:
     def pad(x: Any) -> Any:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, widest - d)])
 
-    return jax.vmap(one)(keys)
+    data, head = random_tokens(key, n, T, d)
+    return pad(data.tokens), pad(data.queries), data.labels, pad(head)
 
 
-@partial(jax.jit, static_argnums=0)
-def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, heads: Any) -> dict[str, Any]:
-    return jax.vmap(partial(_solve_one, norm))(tokens, queries, labels, heads)
-
-
-def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> dict[str, Any]:
+@mapped(static=1)
+def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> dict[str, Any]:
     data = TokenData(tokens, queries, labels)
     scores = token_scores(data, head)
     solution = solve(attention_svm(data, optimal_tokens(scores, data.visible), norm))
@@ -134,11 +124,8 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
         _, n, T, d, _ = cell
         return jax.random.fold_in(jax.random.fold_in(draw_from(seed), 100 * n + T), d)
 
-    def grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-        """The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each."""
-        return Table(shapes=np.asarray(sizes[scale].shapes), dimensions=np.asarray(sizes[scale].dimensions))
-
-    parts: dict[str, Any] = {"grid": Sweep(grid)}
+    # The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each.
+    parts: dict[str, Any] = {"grid": constants(sizes, "shapes", "dimensions")}
     for norm in PROGRAMS:
         parts[norm] = Part(
             solve_all,

@@ -1,12 +1,11 @@
 """C. Yun, S. Krishnan, H. Mobahi, A unifying view on implicit bias in training linear neural networks."""
 
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
-from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.experiment import Paper, Theorem, register_paper
 from jaxflow.papers.yun2021 import alpha_sweep as alpha_sweep
-from jaxflow.papers.yun2021 import decompositions as decompositions
+from jaxflow.papers.yun2021 import decomposing as decomposing
 from jaxflow.papers.yun2021 import designed as designed
 from jaxflow.papers.yun2021 import dual_form as dual_form
-from jaxflow.papers.yun2021 import ensemble as ensemble
 from jaxflow.papers.yun2021 import filters as filters
 from jaxflow.papers.yun2021 import fully_connected as fully_connected
 from jaxflow.papers.yun2021 import limit_directions as limit_directions

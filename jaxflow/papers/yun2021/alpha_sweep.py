@@ -9,12 +9,8 @@ import numpy as np
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, fit
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, fit, register
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -42,12 +38,9 @@ def _excess(X: Any, y: Any, rho: Any) -> dict[str, Any]:
 
 
 def closed(key: Any, setting: Setting) -> Table:
-    r"""The limits of Theorem 4 in closed form from w̄ = 1.
-
-    One data set and depth: norms of the closed form, $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$, over their minima
-    among interpolations, minus one, `(a,)`; whether it was found. Of its own shape: `alphas`, `l1`, `l2`, `found`
-    `(a,)`.
-    """
+    r"""The limits of Theorem 4 in closed form from w̄ = 1, of one data set and depth at a scales `alphas`: their norms,
+    $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$, over their minima among interpolations, minus one, `l1` and `l2`;
+    whether they were `found`. All `(a,)`."""
     depth, n, d, scales = setting
     (X, y), alphas = normal_data(subkey(key, "data"), n, d), jnp.asarray(scales)
     found = jax.lax.map(lambda a: interpolation_limit(X, y, jnp.full(d, a), depth), alphas)
@@ -55,11 +48,7 @@ def closed(key: Any, setting: Setting) -> Table:
 
 
 def follow(key: Any, setting: Setting) -> Table:
-    """Where flows end.
-
-    The same of the flow's limit, as of the closed form; `error`: the relative distance of both. Of its own shape:
-    `alphas`, `l1`, `l2`, `error`, `found` `(f,)`.
-    """
+    """Where flows end: the same of the flow's limit, as of the closed form; `error`: the relative distance of both."""
     depth, n, d, scales = setting
     X, y = normal_data(subkey(key, "data"), n, d)
 

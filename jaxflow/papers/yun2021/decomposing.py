@@ -1,4 +1,4 @@
-r"""Assumption 1 of Yun, Krishnan, Mobahi (2021) as a check: find a decomposition (L = 2), or verify a given one."""
+r"""Assumption 1 (found and verified), Lemma 5.1, and the conjugation in the KKT conditions of (38)."""
 
 from typing import Any
 
@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import as_array, checked, is_concrete, require, require_finite
-from jaxflow.models import Decomposition
+from jaxflow.margin import L1, ProgramResult, max_margin, solve
+from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
+from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
+from jaxflow.models.profiles import angle_of, edge, height
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Say, Statement, Sweep, Table, register
+from jaxflow.papers.yun2021.flows import random_decomposition, separable
+from jaxflow.study import subkey
 from jaxflow.theory.prediction import Assumption
 
 # Largest residual, relative to the tensor, at which Assumption 1 holds: rounding of two factorisations.
@@ -84,3 +90,166 @@ def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, 
 
 def _within(statement: str, residual: float) -> Assumption:
     return Assumption(statement, jnp.asarray(residual <= HOLDS), jnp.asarray(HOLDS - residual))
+
+
+TRIALS = {"quick": 5, "paper": 100, "large": 1000}
+# Factorisations of matrices of size ten keep twelve digits.
+FOUND = 1e-10
+# Where there is no decomposition, what is left is of the order of the tensor itself.
+MISSING = 1e-3
+# h_L at 2,001 points to rounding.
+ODD = 1e-12
+# Programs are certified to about this.
+KKT = 1e-8
+# Data and dimension of a program; what CVXPY's answers are good for.
+PROGRAM, SOLVED = (3, 4), 1e-4
+
+
+def draw_tensor(key: Any, decomposable: bool) -> Table:
+    """m = 5 terms for d = 3 inputs, so that S has more rows than columns; or random entries.
+
+    The largest `residual` of (9) and of U^H U = I.
+    """
+    if decomposable:
+        tensor = random_decomposition(key, 5, 3).tensor()
+    else:
+        tensor = jax.random.normal(subkey(key, "entries"), (4, 5, 3))
+    return Table(residual=np.asarray(_missing(tensor)))
+
+
+def _missing(tensor: Any) -> float:
+    _, (sum_of_terms, unitary, *_) = find_decomposition(tensor)
+    return float(max(1e-10 - sum_of_terms.slack, 1e-10 - unitary.slack))
+
+
+def sweep(scale: str, key: Any, say: Say) -> Table:
+    """What does not depend on a draw: residuals for `full`-length convolutions `(4,)`, for `short` ones `(2,)`, of the
+    decompositions `given` in D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|,
+    `odd`, the least increase between neighbours, `slope`, and the `top` value."""
+    say("Assumption 1 and Lemma 5.1")
+    odd, slope, top = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
+    return Table(
+        full=np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
+        short=np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
+        given=np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
+        odd=odd,
+        slope=slope,
+        top=top,
+    )
+
+
+def _given(d: int, depth: int) -> float:
+    one = jnp.eye(d)
+    diagonal = verify_decomposition(diagonal_tensor(d, depth), Decomposition(one, (one,) * depth))
+    network = LinearConvolutionalNetwork((jnp.ones(d),) * depth)
+    conv = verify_decomposition(convolutional_tensor(d, (d,) * depth), decomposition_of(network))
+    return float(max(1e-10 - a.slack for a in (diagonal[0], diagonal[1], conv[0], conv[1])))
+
+
+def _height(depth: int) -> tuple[float, float, float]:
+    c = min(edge(depth), 20.0)
+    h = height(depth, angle_of(depth, jnp.linspace(-0.9999, 0.9999, 2001) * c))
+    odd = jnp.max(jnp.abs(h + h[::-1]) / jnp.maximum(jnp.abs(h), 1.0))
+    return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
+
+
+def align(key: Any, setting: None) -> Table:
+    """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate.
+
+    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain` (NaN
+    where it was not solved); whether it was, `ok`.
+    """
+    X, y = separable(subkey(key, "data"), *PROGRAM)
+    program = max_margin(X, y, L1(), "dft")
+    solution = solve(program)
+    S: Any = program.transform
+    rho = solution.primal
+
+    def misaligned(combined: Any) -> Any:
+        inner = jnp.sum(jnp.real(jnp.conj(rho) * combined))
+        return jnp.where(solved, 1.0 - inner / (jnp.sum(jnp.abs(rho)) * jnp.max(jnp.abs(combined))), jnp.nan)
+
+    plain = S @ (X.T @ (solution.dual * y))
+    solved = solution.result == ProgramResult.optimal
+    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain), ok=solved)
+
+
+# `drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`.
+STRUCTURE = Dataset(
+    "yun2021",
+    "structure",
+    {
+        "drawn": Part(draw_tensor, {"decomposable": True, "random": False}, TRIALS, way="on host"),
+        "fixed": Sweep(sweep),
+        "programs": Part(align, {"dft": None}, TRIALS, block=50, way="in turn"),
+    },
+    where=f"{__name__}:STRUCTURE",
+)
+
+
+def _plain_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    import cvxpy
+
+    X, y = (np.asarray(x) for x in separable(subkey(draw.instance("programs", at[1])[0], "data"), *PROGRAM))
+    S = np.fft.fft(np.eye(X.shape[1]), norm="ortho")
+    beta = cvxpy.Variable(X.shape[1])
+    margins = cvxpy.multiply(y, X @ beta) >= 1
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.norm1(S @ beta)), [margins]).solve()
+    if beta.value is None or margins.dual_value is None:
+        return np.nan
+    # β = Sᵀρ with S unitary.
+    rho, combined = np.conj(S) @ beta.value, S @ (X.T @ (margins.dual_value * y))
+    inner = np.sum(np.real(np.conj(rho) * combined))
+    return 1.0 - float(inner / (np.sum(np.abs(rho)) * np.max(np.abs(combined))))
+
+
+FINDS = Statement[Table](
+    source="Assumption 1",
+    says="L = 2: a decomposition is found where there is one: random U_1, U_2, S (with more rows than columns "
+    "too), full-length convolutions over the complex numbers",
+    residual=lambda n: np.concatenate([n.drawn.residual[0], n.fixed.full]),
+    bound=FOUND,
+    unit="largest residual of (9), U^H U = I",
+)
+FINDS_NONE = Statement[Table](
+    source="Assumption 1",
+    says="L = 2: where there is none (short filters, random tensors) the residual says so",
+    residual=lambda n: -np.concatenate([n.fixed.short, n.drawn.residual[1]]),
+    bound=-MISSING,
+    unit="minus the residual",
+)
+GIVEN = Statement[Table](
+    source="Assumption 1",
+    says="L = 3 and 4: the decompositions of D.2 and D.3, diagonal and full-length convolutional, are right",
+    residual=lambda n: n.fixed.given,
+    bound=FOUND,
+    unit="largest residual",
+)
+MONOTONE = Statement[Table](
+    source="Lemma 5.1",
+    says="h_L is odd and strictly increasing on (−c_L, c_L), c_L = ∞, π/2, 1 for L = 2, 3, 4; L to 8",
+    residual=lambda n: np.maximum(n.fixed.odd, -n.fixed.slope),
+    bound=ODD,
+    unit="oddness, or minus the least increase",
+)
+CONJUGATE = Statement[Table](
+    source="Equation (38)",
+    says="KKT: S* Σ μ_i y_i x_i, conjugated as the display after (38) has it, is a subgradient of ‖ρ‖₁",
+    residual=lambda n: n.programs.conjugate,
+    bound=KKT,
+    unit="misalignment",
+)
+PLAIN = Statement[Table](
+    source="Equation (38)",
+    says="KKT with S Σ ν_i y_i x_i, unconjugated: what replacing μ by ν of (37) would give",
+    residual=lambda n: n.programs.plain,
+    bound=KKT,
+    unit="misalignment",
+    again=Again("CVXPY", _plain_again, SOLVED),
+)
+
+register(
+    STRUCTURE,
+    title="Assumption 1, Lemma 5.1, equation (38)",
+    statements=[FINDS, FINDS_NONE, GIVEN, MONOTONE, CONJUGATE, PLAIN],
+)

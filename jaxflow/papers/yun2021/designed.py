@@ -9,11 +9,8 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.limits import find_limit
 from jaxflow.models import Decomposition, DiagonalLinearNetwork, LinearTensorNetwork
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.yun2021.flows import classification
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -29,9 +26,9 @@ NETWORKS = ("designed", "diagonal")
 def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each.
 
-    One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`: components
-    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the teacher; `outcome`, the `flow_gap` certified by the
-    flow itself, and the `excess` over the optimum. Of its own shape: `components`, `teacher` `(d,)`.
+    One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`: `components`
+    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the `teacher` `(d,)`; `outcome`, the `flow_gap` certified
+    by the flow itself, and the `excess` over the optimum.
     """
     network, n, d, present = setting
     T = cosine_transform(d)

@@ -10,10 +10,7 @@ from jaxflow._core import good
 from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.models import DiagonalLinearNetwork
-from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.yun2021.flows import classification, distance, separable
 from jaxflow.study import subkey
 

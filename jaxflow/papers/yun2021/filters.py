@@ -1,6 +1,5 @@
 """`reproduce yun2021 filters`: Corollary 4's filtered directions, and filters longer than 2."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,16 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow.data import LinearData
-from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import LinearConvolutionalNetwork
-from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Say, Statement, Sweep, Table, register
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
-from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance
+from jaxflow.papers.yun2021.flows import direction_distance, far_out
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 
@@ -29,14 +24,10 @@ DIRECTION = 1e-8
 CLOSE, OFF = 1e-6, 5e-2
 
 
-def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-    r"""Filters of every length.
-
-    One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit direction
-    `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the `size`
-    $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs `(d,)`. Of its own shape: `l2`, `dft`,
-    `filtered` `(d,)`.
-    """
+def sweep(scale: str, key: Any, say: Say) -> Table:
+    r"""One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit
+    direction `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the
+    `size` $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs, `l2`, `dft`, `filtered` `(d,)`."""
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jnp.ones(())
     found: list[dict[str, Any]] = []
     for length in LENGTHS[scale]:
@@ -54,16 +45,7 @@ def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:
     data = LinearData(x[None], y[None])
     start = LinearConvolutionalNetwork.init(key, data, sizes=(length,), scheme="zero_last")
     predicted = direction_limit(start, x, y)
-    path = integrate(
-        classification(x[None], y[None]),
-        start,
-        clock="log_arc_length",
-        solver="Tsit5",
-        controller=DIRECTIONS,
-        until=FAR,
-        throw=False,
-    )
-    beta = path.final.model.linear_coefficients()
+    beta = far_out(start, x, y, FAR).final.model.linear_coefficients()
     size = jnp.linalg.norm(beta)
     error = direction_distance(beta, predicted.coefficients)
     return {"beta": beta / size, "error": error, "rate": predicted.rate, "size": jnp.log(size)}

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
+from jaxflow.flow import integrate
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import LinearStaged
 from jaxflow.losses import Exponential, Squared
@@ -53,6 +54,20 @@ def flow_end(risk: EmpiricalRisk, model: Any, coordinates: Any = None, rtol: flo
     beta = path.final.model.linear_coefficients()
     miss = jnp.max(jnp.abs(data.inputs @ beta - data.targets)) / jnp.max(jnp.abs(data.targets))
     return End(beta, miss, good(path.result) & (miss <= 1e-12), path.stats["num_steps"])
+
+
+def far_out(start: Any, x: Any, y: Any, until: float, save_at: Any = None) -> Any:
+    """The flow of the exponential loss of one data point to this log arc length."""
+    return integrate(
+        classification(x[None], y[None]),
+        start,
+        clock="log_arc_length",
+        solver="Tsit5",
+        controller=DIRECTIONS,
+        until=until,
+        save_at=save_at,
+        throw=False,
+    )
 
 
 def normal_data(key: Any, n: int, d: int) -> tuple[Any, Any]:

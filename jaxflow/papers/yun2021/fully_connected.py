@@ -9,11 +9,7 @@ import numpy as np
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DeepLinearNetwork
-from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, fit
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, fit, register
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start

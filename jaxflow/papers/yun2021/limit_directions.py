@@ -21,11 +21,8 @@ from jaxflow.models import (
     LinearTensorNetwork,
     decomposition_of,
 )
-from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.papers.independent import RTOL
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, random_decomposition, separable
 from jaxflow.study import subkey
@@ -169,23 +166,15 @@ def _starts(row: int) -> Any:
     return lambda n: (n.limits.start[row] > 0) | (row < DIAGONAL)
 
 
-def _every_start(numbers: Table) -> np.ndarray:
-    return np.stack([_starts(row)(numbers) for row in range(len(KINDS))])
+def _stationary(limits: Table) -> np.ndarray:
+    return np.maximum(limits.stationarity, -limits.least_multiplier)
 
 
 def _certified(limits: Table, values: Any) -> np.ndarray:
     """Of flows whose limit their own multipliers certify: by the duality gap, or by KKT where ‖ρ‖_(2/3) is least."""
-    stationary = np.maximum(limits.stationarity, -limits.least_multiplier)
     convex = np.arange(len(KINDS))[:, None] < DIAGONAL_3
-    return np.where(np.where(convex, limits.flow_gap, stationary) <= FLOOR, _followed(limits, values), np.nan)
-
-
-def _singular(numbers: Table) -> np.ndarray:
-    return _certified(numbers.limits, numbers.limits.singular)
-
-
-def _drift(numbers: Table) -> np.ndarray:
-    return _followed(numbers.limits, numbers.limits.drift)
+    certified = np.where(convex, limits.flow_gap, _stationary(limits)) <= FLOOR
+    return np.where(certified, _followed(limits, values), np.nan)
 
 
 # Directions that are certified are limits themselves.
@@ -194,7 +183,7 @@ OWN_DUAL = f"the flow's own multipliers to {FLOOR:.0e}"
 SINGULAR = Statement[Table](
     source="Theorem 1",
     says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
-    residual=_singular,
+    residual=lambda n: _certified(n.limits, n.limits.singular),
     bound=SLOW,
     unit="residual of (8) relative to s",
     certified=f"{OWN_DUAL}; what is left is of slow components",
@@ -203,8 +192,8 @@ TURNS = Statement[Table](
     source="Remark 1",
     says="X^T r has settled in direction, as Theorem 2 assumes of its limit: 1 − cos between its last value and that "
     f"at half of the exact flow's last points is at most {SLOW:g}",
-    inside=_every_start,
-    residual=_drift,
+    inside=lambda n: np.stack([_starts(row)(n) for row in range(len(KINDS))]),
+    residual=lambda n: _followed(n.limits, n.limits.drift),
     bound=SLOW,
     unit="1 − cos",
 )
@@ -266,15 +255,11 @@ def max_margin_direction(row: int) -> Statement[Table]:
 
 def certified(row: int, source: str, says: str, **more: Any) -> Statement[Table]:
     """The flow's own duality gap."""
-
-    def gap(numbers: Table) -> np.ndarray:
-        return _followed(numbers.limits, numbers.limits.flow_gap)[row]
-
     return Statement(
         source=source,
         says=says,
         inside=_starts(row),
-        residual=gap,
+        residual=lambda n: _followed(n.limits, n.limits.flow_gap)[row],
         bound=FLOOR,
         unit="the flow's own duality gap",
         certified=OWN_DUAL,
@@ -318,16 +303,11 @@ def top_vectors(row: int) -> Statement[Table]:
 
 def stationary(row: int, source: str, says: str) -> Statement[Table]:
     """L = 3: a residual alone says little of sparse points, so signs of the multipliers and margins are held too."""
-
-    def residual(numbers: Table) -> np.ndarray:
-        limits = numbers.limits
-        return _followed(limits, np.maximum(limits.stationarity, -limits.least_multiplier))[row]
-
     return Statement(
         source=source,
         says=says,
         inside=_starts(row),
-        residual=residual,
+        residual=lambda n: _followed(n.limits, _stationary(n.limits))[row],
         bound=FLOOR,
         unit="KKT residual, or minus the least multiplier",
         certified=OWN_DUAL,

@@ -8,9 +8,10 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import root
 
-from jaxflow._core import linalg
+from jaxflow._core import Outcome, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import Dual
+from jaxflow.limits import LinearStaged, find_limit
 from jaxflow.models import (
     Decomposition,
     DeepMatrixSensing,
@@ -19,20 +20,10 @@ from jaxflow.models import (
     LinearTensorNetwork,
     even_part,
 )
-from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.papers.independent import RTOL
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import flows
-from jaxflow.papers.yun2021.flows import (
-    POINT,
-    distance,
-    flow_end,
-    normal_data,
-    random_decomposition,
-    regression,
-)
+from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, random_decomposition, regression
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit, interpolation_program
 
@@ -124,26 +115,29 @@ def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> 
     )
 
 
-def _settings(scale: str) -> dict[str, Setting]:
-    return {
-        f"L={depth}, alpha={alpha:g}": (depth, *SIZES[scale], np.asarray(alpha), False)
-        for depth in DEPTHS
-        for alpha in ALPHAS
-    }
-
-
-def _small(scale: str) -> dict[str, Setting]:
-    return {f"L=2, alpha={SMALL:g}": (2, *SIZES[scale], SMALL, True)}
-
-
 # `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `transformed` `(3, b)`: of each of `TRANSFORMS`;
 # `small`, `even`, `sensing` `(1, b)`.
 POINTS = Dataset(
     "yun2021",
     "points",
     {
-        "diagonal": Part(diagonal, _settings, TRIALS, way="in turn"),
-        "small": Part(diagonal, _small, TRIALS, instances="diagonal", way="in turn"),
+        "diagonal": Part(
+            diagonal,
+            lambda scale: {
+                f"L={depth}, alpha={alpha:g}": (depth, *SIZES[scale], np.asarray(alpha), False)
+                for depth in DEPTHS
+                for alpha in ALPHAS
+            },
+            TRIALS,
+            way="in turn",
+        ),
+        "small": Part(
+            diagonal,
+            lambda scale: {f"L=2, alpha={SMALL:g}": (2, *SIZES[scale], SMALL, True)},
+            TRIALS,
+            instances="diagonal",
+            way="in turn",
+        ),
         "transformed": Part(transformed, {f"L={one[0]}": one for one in TRANSFORMS}, TRIALS, way="in turn"),
         "even": Part(even, {"L=3": None}, TRIALS, way="in turn"),
         "sensing": Part(sensing, {"L=3": None}, TRIALS, way="in turn"),
@@ -162,15 +156,10 @@ def minimises(
     **more: Any,
 ) -> Statement[Table]:
     """The limit points of some cells of a part are those of the closed form."""
-
-    def off(numbers: Table) -> np.ndarray:
-        points = getattr(numbers, part)
-        return np.where(points.ok, points.error, np.nan)[rows]
-
     return Statement(
         source=source,
         says=says,
-        residual=off,
+        residual=lambda n: np.where(getattr(n, part).ok, getattr(n, part).error, np.nan)[rows],
         bound=bound,
         unit=unit,
         **more,
@@ -184,15 +173,6 @@ AS_PRINTED = Statement[Table](
     bound=EVEN,
     unit="relative distance of β",
 )
-
-
-def _of_depth(row: int) -> Statement[Table]:
-    return minimises(
-        "diagonal",
-        "Theorem 4",
-        f"diagonal networks, L = {DEPTHS[row]} (Corollary 5): the flow's limit is the minimum of Q",
-        slice(row * len(ALPHAS), (row + 1) * len(ALPHAS)),
-    )
 
 
 def theorem_4(first: np.ndarray, parts: tuple[np.ndarray, ...], X: np.ndarray, y: np.ndarray) -> float:
@@ -235,11 +215,63 @@ def _theorem_4_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return theorem_4(START * np.asarray(eta), matrices, np.asarray(X), np.asarray(y))
 
 
+MANY = {"quick": 50, "paper": 1000, "large": 100_000}
+SHAPE, ALPHA = (5, 20), 0.1
+
+
+def follow(key: Any, depth: int) -> Table:
+    """A diagonal network of two layers in its dual form, on random data.
+
+    `find_limit` on one regression: its `outcome`, the relative distance of β from the closed form (NaN where that is
+    not found), and `steps`.
+    """
+    X, y = jax.random.normal(subkey(key, "X"), SHAPE), jax.random.normal(subkey(key, "y"), SHAPE[:1])
+    start = DiagonalLinearNetwork.init(subkey(key, "start"), LinearData(X, y), depth=depth, alpha=ALPHA, scheme="equal")
+    limit = find_limit(regression(X, y), start, method=LinearStaged(coordinates=Dual(), rtol=1e-10), throw=False)
+    # The oracle is solved from the data alone.
+    closed = interpolation_limit(X, y, start.layers[0], depth)
+    error = distance(limit.trajectory.final.model.linear_coefficients(), closed.singular)
+    steps = limit.trajectory.stats["num_steps"]
+    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan), steps=steps)
+
+
+# `limits` `(1, b)`.
+ENSEMBLE = Dataset(
+    "yun2021",
+    "ensemble",
+    {"limits": Part(follow, {"L=2": 2}, MANY, block=250)},
+    where=f"{__name__}:ENSEMBLE",
+)
+
+
+LIMIT_POINT = Statement[Table](
+    source="Theorem 4",
+    says=f"Diagonal networks, L = 2, n = {SHAPE[0]}, d = {SHAPE[1]}, α = {ALPHA:g}: find_limit under vmap, every "
+    "instance with its outcome.",
+    residual=lambda n: np.where(n.limits.outcome == Outcome.limit_point.value, n.limits.error, np.nan),
+    bound=POINT,
+    unit="relative distance of β",
+)
+
+register(
+    ENSEMBLE,
+    title="Theorem 4 on a thousand instances",
+    statements=[LIMIT_POINT],
+)
+
 register(
     POINTS,
     title="Theorem 4, Corollaries 5 to 7",
     statements=[
-        *(_of_depth(row) for row in range(len(DEPTHS))),
+        *(
+            minimises(
+                "diagonal",
+                "Theorem 4",
+                f"diagonal networks, L = {depth} (Corollary 5): the flow's limit is the minimum of Q",
+                slice(row * len(ALPHAS), (row + 1) * len(ALPHAS)),
+            )
+            for row, depth in enumerate(DEPTHS)
+        ),
         minimises(
             "transformed",
             "Theorem 4",

@@ -4,6 +4,7 @@ From $\dot{\mathcal L}\le-c\mathcal L^2$ follows $\mathcal L(t)\le\mathcal L(0)/
 D.1 and E.1 lack the factor $\mathcal L(0)$ in the denominator.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,11 +18,8 @@ from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
-from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
 from jaxflow.papers.independent import RTOL, least_norm
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start, layer_gap
@@ -126,8 +124,8 @@ def regress(key: Any, network: str) -> Table:
 def datum(key: Any, setting: None) -> Table:
     r"""One data point and a convolutional network of two layers with $[U_2^\top v_2]_j=\frac y2[U_1^\top v_1]_j$.
 
-    Columns of `classify`, with the bound of E.1; the `layers` of the start and $\mathsf M(x)$, `matrix`, times y. Of
-    its own shape: `layers` `(2, d)`; `matrix` `(d, d)`.
+    Columns of `classify`, with the bound of E.1; the `layers` of the start `(2, d)` and $\mathsf M(x)$ times y,
+    `matrix` `(d, d)`.
     """
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jax.random.rademacher(subkey(key, "y"), ()).astype(float)
     first = _first(key) / 2.0
@@ -181,14 +179,6 @@ BOUNDS = Dataset(
 )
 
 
-def _small(numbers: Table) -> np.ndarray:
-    return np.asarray((numbers.separable.gap > 0) & (numbers.separable.start < 1.0))
-
-
-def _printed(numbers: Table) -> np.ndarray:
-    return np.where(numbers.separable.ok, numbers.separable.printed - 1.0, np.nan)
-
-
 def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("separable", at[1])
     X, y = (np.asarray(x) for x in separable(subkey(key, "data"), N, D))
@@ -211,25 +201,6 @@ def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return float(np.max(losses * (1.0 + rate * TIMES) / initial)) - 1.0
 
 
-CORRECTED = Statement[Table](
-    source="Bound of D.1",
-    says="L(t) ≤ L(0)/(1 + L(0) α^{2L−2} λ^{L−1} s_min(S)² γ² t): with L(0) restored, diagonal, L = 2",
-    inside=lambda n: n.separable.gap > 0,
-    residual=lambda n: np.where(n.separable.ok, n.separable.corrected - 1.0, np.nan),
-    bound=ABOVE,
-    unit="loss/bound − 1",
-)
-PRINTED = Statement[Table](
-    source="Bound of D.1",
-    says="the same without L(0) in the denominator, as printed (E.1 likewise), from starts with L(0) < 1",
-    inside=_small,
-    residual=_printed,
-    bound=ABOVE,
-    unit="loss/bound − 1",
-    again=Again("DOP853 and NNLS of SciPy", _printed_again, ABOVE),
-)
-
-
 def _datum_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     found = numbers.datum.at(at)
     M, start, rate = found.matrix, found.layers, found.gap * np.sum(found.matrix**2)
@@ -245,19 +216,22 @@ def _datum_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return float(np.max(losses * (1.0 + rate * times) / np.exp(-start[0] @ M @ start[1]))) - 1.0
 
 
-def one_point(printed: bool) -> Statement[Table]:
-    """The bound of E.1, as it is printed or with L(0) in its place."""
-    name = "printed" if printed else "corrected"
+def bounded(
+    of: Callable[[Table], Table], column: str, source: str, says: str, again: Again[Table] | None = None
+) -> Statement[Table]:
+    """That a loss stays below a bound where λ > 0; below one that is `printed`, from starts with L(0) < 1."""
+
+    def inside(numbers: Table) -> Mask:
+        return (of(numbers).gap > 0) & (of(numbers).start < 1.0 if column == "printed" else True)
+
     return Statement(
-        source="Bound of E.1",
-        says="without L(0) in the denominator, as printed, from starts with L(0) < 1"
-        if printed
-        else "L(t) ≤ L(0)/(1 + L(0) α²λ ‖s‖² t): with L(0) restored, one data point, convolutional, L = 2",
-        inside=lambda n: (n.datum.gap > 0) & ((n.datum.start < 1.0) | (not printed)),
-        residual=lambda n: np.where(n.datum.ok, getattr(n.datum, name) - 1.0, np.nan),
+        source=source,
+        says=says,
+        inside=inside,
+        residual=lambda n: np.where(of(n).ok, getattr(of(n), column) - 1.0, np.nan),
         bound=ABOVE,
         unit="loss/bound − 1",
-        again=Again("DOP853 of SciPy", _datum_again, ABOVE) if printed else None,
+        again=again,
     )
 
 
@@ -271,36 +245,48 @@ NECESSARY = Statement[Table](
 )
 
 
-def exponential(row: int, source: str, says: str) -> Statement[Table]:
-    """Of one of `REGRESSIONS`."""
-    return Statement(
-        source=source,
-        says=says,
-        inside=lambda n: n.squared.gap[row] > 0,
-        residual=lambda n: np.where(n.squared.ok[row], n.squared.ratio[row] - 1.0, np.nan),
-        bound=ABOVE,
-        unit="loss/bound − 1",
-    )
-
-
 register(
     BOUNDS,
     title="the bounds of D.1, E.1, (62), (73) and H.1",
     statements=[
-        CORRECTED,
-        PRINTED,
-        exponential(
-            0,
+        bounded(
+            lambda n: n.separable,
+            "corrected",
+            "Bound of D.1",
+            "L(t) ≤ L(0)/(1 + L(0) α^{2L−2} λ^{L−1} s_min(S)² γ² t): with L(0) restored, diagonal, L = 2",
+        ),
+        bounded(
+            lambda n: n.separable,
+            "printed",
+            "Bound of D.1",
+            "the same without L(0) in the denominator, as printed (E.1 likewise), from starts with L(0) < 1",
+            Again("DOP853 and NNLS of SciPy", _printed_again, ABOVE),
+        ),
+        bounded(
+            lambda n: n.squared.at(0),
+            "ratio",
             "Bound (62)",
             "L(t) ≤ L(0) exp(−2 α^{2L−2} λ^{L−1} s_min(S)² s_min(X)² t), diagonal, L = 3, squared loss",
         ),
-        exponential(
-            1,
+        bounded(
+            lambda n: n.squared.at(1),
+            "ratio",
             "Bound of H.1",
             "L(t) ≤ L(0) exp(−α^{2L−2} λ^{L−1} σ_min(X)² t), fully connected, L = 2, squared loss",
         ),
-        one_point(False),
-        one_point(True),
+        bounded(
+            lambda n: n.datum,
+            "corrected",
+            "Bound of E.1",
+            "L(t) ≤ L(0)/(1 + L(0) α²λ ‖s‖² t): with L(0) restored, one data point, convolutional, L = 2",
+        ),
+        bounded(
+            lambda n: n.datum,
+            "printed",
+            "Bound of E.1",
+            "without L(0) in the denominator, as printed, from starts with L(0) < 1",
+            Again("DOP853 of SciPy", _datum_again, ABOVE),
+        ),
         NECESSARY,
     ],
 )

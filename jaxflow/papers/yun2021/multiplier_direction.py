@@ -12,12 +12,8 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogArcLength, integrate
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, fit, register
 from jaxflow.papers.yun2021.flows import classification, separable
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -37,8 +33,8 @@ SAME = 1e-12
 def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     r"""The exact flow of one of `NAMES` on n points in d dimensions, and $X^\\top r$ along it.
 
-    One flow at its m = `SAVES` points: `drift`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`,
-    $\log\|\beta\|$; and whether it got there, `ok`. Of its own shape: `drift`, `sizes` `(m,)`.
+    One flow at its m = `SAVES` points: `drift` `(m,)`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`
+    `(m,)`, $\log\|\beta\|$; and whether it got there, `ok`.
     """
     network, n, d = setting
     X, y = separable(subkey(key, "data"), n, d)

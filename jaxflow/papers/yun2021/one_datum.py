@@ -12,13 +12,9 @@ from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.limits.linear_method import Interpolated
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
-from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, fit, register
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
-from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, regression
+from jaxflow.papers.yun2021.flows import direction_distance, distance, far_out, regression
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.study import subkey
 from jaxflow.theory.single_datum import data_singular
@@ -52,12 +48,9 @@ Setting = tuple[str, int, Any]
 
 
 def end(key: Any, setting: Setting) -> Table:
-    """The flow of a regression from starts of every size.
-
-    One datum of Theorem 5 at a scales: relative distance `error` of the layers from their limit points, |cos(β, x)| as
-    `along`, the `slack` of the condition on the start, whether the flow was followed. Of its own shape: `alphas`,
-    `along`, `slack`, `followed` `(a,)`.
-    """
+    """The flow of a regression, one datum of Theorem 5, from starts of a sizes `alphas`: relative distance `error` of
+    the layers from their limit points, |cos(β, x)| as `along`, the `slack` of the condition on the start, whether the
+    flow was `followed`. All `(a,)`."""
     network, d, alphas = setting
     x, z = (jax.random.normal(subkey(key, name), (d,)) for name in ("x", "start"))
     sign = jax.random.rademacher(subkey(key, "sign"), ()).astype(float)
@@ -94,10 +87,10 @@ def end(key: Any, setting: Setting) -> Table:
 def turn(key: Any, setting: tuple[int, int]) -> Table:
     r"""The flow of the exponential loss with filters of a length in d dimensions, far out.
 
-    One datum of Theorem 3 at m save points: distances `errors` of the directions of $v_1,v_2,\beta$, the `second`
-    component of ρ over the first, `sizes` log‖β‖; the `rate` of the singular gap, the `slack` of the condition on the
-    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; `log_loss` at
-    the end; and whether the flow was followed. Of its own shape: `errors` `(m, 3)`; `second`, `sizes` `(m,)`.
+    One datum of Theorem 3 at m save points: distances `errors` `(m, 3)` of the directions of $v_1,v_2,\beta$, the
+    `second` component of ρ over the first, `sizes` log‖β‖ `(m,)`; the `rate` of the singular gap, the `slack` of the
+    condition on the start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx,
+    `datum`; `log_loss` at the end; and whether the flow was followed, `ok`.
     """
     length, d = setting
     x = jax.random.normal(subkey(key, "x"), (d,))
@@ -106,7 +99,7 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
         subkey(key, "start"), LinearData(x[None], y[None]), sizes=(length,), scheme="zero_last"
     )
     predicted = direction_limit(start, x, y)
-    path = _classify(start, x, y, FAR, jnp.linspace(0.5, FAR, SAVES))
+    path = far_out(start, x, y, FAR, jnp.linspace(0.5, FAR, SAVES))
     _, found = data_singular(start, x)
 
     def look(model: Any) -> tuple[Any, Any, Any]:
@@ -133,19 +126,6 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
     )
 
 
-def _classify(start: Any, x: Any, y: Any, until: float, save_at: Any = None) -> Any:
-    return integrate(
-        classification(x[None], y[None]),
-        start,
-        clock="log_arc_length",
-        solver="Tsit5",
-        controller=DIRECTIONS,
-        until=until,
-        save_at=save_at,
-        throw=False,
-    )
-
-
 def tie(key: Any, setting: None) -> Table:
     """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4.
 
@@ -155,7 +135,7 @@ def tie(key: Any, setting: None) -> Table:
     x, y = jnp.asarray([1.0, 2.0, -1.0, 3.0]), jnp.asarray(1.0)
     data = LinearData(x[None], y[None])
     start = LinearConvolutionalNetwork.init(subkey(key, "start"), data, sizes=(2,), scheme="zero_last")
-    beta = _classify(start, x, y, 60.0).final.model.linear_coefficients()
+    beta = far_out(start, x, y, 60.0).final.model.linear_coefficients()
     both = jnp.stack([2 * x + s * (jnp.roll(x, 1) + jnp.roll(x, -1)) for s in (1.0, -1.0)])
     # Any nonnegative combination of both is a limit.
     unit = beta / jnp.linalg.norm(beta)
@@ -164,17 +144,18 @@ def tie(key: Any, setting: None) -> Table:
     return Table(apart=jnp.min(off), rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
 
 
-def _networks(scale: str) -> dict[str, Setting]:
-    d, alphas = SIZES[scale]
-    return {name: (name, d, np.asarray(alphas)) for name in NETWORKS}
-
-
 # `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.
 ONE_DATUM = Dataset(
     "yun2021",
     "single",
     {
-        "ends": Part(end, _networks, TRIALS, block=25, way="in turn"),
+        "ends": Part(
+            end,
+            lambda scale: {name: (name, SIZES[scale][0], np.asarray(SIZES[scale][1])) for name in NETWORKS},
+            TRIALS,
+            block=25,
+            way="in turn",
+        ),
         "turns": Part(
             turn,
             lambda scale: {f"k_1={length}": (length, SIZES[scale][0]) for length in LENGTHS},

@@ -1,6 +1,5 @@
 """`reproduce yun2021 phase-diagram`: how far the direction is from its limit, over final loss and scale α."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,12 +8,8 @@ import numpy as np
 
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
-from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.experiment import Dataset, Rate, Say, Statement, Sweep, Table, common_rate, fit, register
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
 from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
@@ -32,7 +27,7 @@ FAR = 1e3
 DEPENDS = 0.05
 
 
-def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+def sweep(scale: str, key: Any, say: Say) -> Table:
     """The paper's future work: what iterates after finitely many steps have seen.
 
     Scales `alphas` `(a,)`, and the distance of the direction from its limit for each of `NETWORKS`, scale and loss of

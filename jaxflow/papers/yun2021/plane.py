@@ -14,11 +14,8 @@ import numpy as np
 from jaxflow.flow import integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.margin import max_margin, solve
-from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
 from jaxflow.papers.yun2021.flows import classification, direction_distance, regression
@@ -102,8 +99,7 @@ def classify(key: Any, setting: Setting) -> Table:
     r"""From every start, far out.
 
     As `regress`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
-    that of the `program`; `loss` at the end of the `descent`, which took `descent_steps`. Of its own shape: `flow`,
-    `descent` `(m, 2)`; `end`, `program` `(2,)`.
+    that of the `program` `(2,)`; `loss` at the end of the `descent`, which took `descent_steps`.
     """
     network, alphas, steps, directions = setting
     X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
@@ -172,21 +168,17 @@ def _spread(points: np.ndarray) -> np.ndarray:
     return np.linalg.norm(apart, axis=-1).max(axis=(2, 3))
 
 
-def _point_off(numbers: Any) -> np.ndarray:
-    limit = numbers.regression.limit
-    return np.linalg.norm(numbers.regression.end - limit, axis=-1) / np.linalg.norm(limit, axis=-1)
-
-
-def _shrinks(points: np.ndarray) -> np.ndarray:
-    """By network, 1 where the points of some α spread as far as those of a larger one."""
-    return np.where(np.all(np.diff(_spread(points), axis=1) > 0, axis=1), 0.0, 1.0)
+def _unit(points: np.ndarray) -> np.ndarray:
+    return points / np.linalg.norm(points, axis=-1, keepdims=True)
 
 
 POINT_5 = Statement[Any](
     source="Theorem 5",
     says="Theoretical predictions on limit points (the flow).",
     inside=lambda n: n.regression.slack > 0,
-    residual=_point_off,
+    residual=lambda n: (
+        np.linalg.norm(n.regression.end - n.regression.limit, axis=-1) / np.linalg.norm(n.regression.limit, axis=-1)
+    ),
     bound=FLOW,
     unit="relative distance from the closed form",
 )
@@ -200,7 +192,8 @@ DESCENT_ENDS = Statement[Any](
 LESS_DEPENDENT = Statement[Table](
     source="§6",
     says="The solution is less dependent on initial directions when α is small.",
-    residual=lambda n: _shrinks(n.regression.limit),
+    # By network, 1 where the points of some α spread as far as those of a larger one.
+    residual=lambda n: ~np.all(np.diff(_spread(n.regression.limit), axis=1) > 0, axis=1),
 )
 ALIGNS = Statement[Table](
     source="Theorem 2, Corollaries 1 to 3",
@@ -220,15 +213,10 @@ LOSS_REACHED = Statement[Table](
 )
 
 
-def _unit_descent(numbers: Table) -> np.ndarray:
-    last = numbers.classification.descent[..., -1, :]
-    return last / np.linalg.norm(last, axis=-1, keepdims=True)
-
-
 DEPENDENT = Statement[Table](
     source="§6",
     says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
-    residual=lambda n: -_spread(_unit_descent(n)).max(axis=1),
+    residual=lambda n: -_spread(_unit(n.classification.descent[..., -1, :])).max(axis=1),
     bound=-DEPENDS,
     unit="minus the largest distance of two directions",
 )
@@ -253,7 +241,7 @@ def draw_panel(axis: Any, paths: Any, row: int, alpha: float) -> None:
                 ring = {"marker": "o", "markerfacecolor": "none", "markeredgecolor": color, "markersize": 10}
                 axis.plot(*paths.limit[i, 0, row, j], zorder=5, **ring)
         if programs is not None:
-            aim = programs[i, 0, 0, 0] / np.linalg.norm(programs[i, 0, 0, 0])
+            aim = _unit(programs[i, 0, 0, 0])
             axis.plot(*np.stack([0 * aim, 10 * aim]).T, color=color, linewidth=5, alpha=0.22, zorder=1)
         axis.plot([], [], line, color=color, label=network)
     axis.plot(*(alpha**2 * directions()).T, "o", color="black", markersize=4, zorder=6, label=r"$\alpha^2\bar z_j$")
@@ -282,17 +270,6 @@ def _drawn(panels: list[tuple[Any, int, float]], explained: tuple[int, ...]) -> 
     return figure
 
 
-def draw_1(numbers: Table) -> Any:
-    r"""Figure 1: $\beta(\Theta)$ of fully connected, diagonal and convolutional networks on $(x,y)=([1\ 2],1)$."""
-    return _drawn([(numbers.regression, row, alpha) for row, alpha in enumerate(SCALES_1)], (0,))
-
-
-def draw_3(numbers: Table) -> Any:
-    """Figure 3: regression for one α, classification for three."""
-    panels = [(numbers.classification, row, alpha) for row, alpha in enumerate(SCALES_3C)]
-    return _drawn([(numbers.regression, 0, SCALES_3[0]), *panels], (0, 1))
-
-
 def _notes(numbers: Any) -> list[str]:
     z = "; ".join(f"({a:.3f}, {b:.3f})" for a, b in directions())
     return [
@@ -306,7 +283,7 @@ register(
     title="Coefficients of three linear networks on a regression task, with the limit points of Theorem 5",
     statements=[POINT_5, DESCENT_ENDS, LESS_DEPENDENT],
     notes=_notes,
-    draw=draw_1,
+    draw=lambda n: _drawn([(n.regression, row, alpha) for row, alpha in enumerate(SCALES_1)], (0,)),
 )
 
 register(
@@ -318,5 +295,8 @@ register(
         "Convolutional: both margins of the limit tie; the flow decides by the sign of the second coefficient, one "
         "datum dominates, and the direction converges like a power of the norm.",
     ],
-    draw=draw_3,
+    draw=lambda n: _drawn(
+        [(n.regression, 0, SCALES_3[0]), *((n.classification, row, alpha) for row, alpha in enumerate(SCALES_3C))],
+        (0, 1),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Training runs behind figures 1, 4 to 7, 14 and 15: digits by vision transformers, help texts by a GPT-style model."""
+"""Training runs behind figures 1, 4 to 7, 14 and 15, digits by ViTs, help texts by a GPT, and the published models."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow.papers.boix2023.practical.images import ImageSet, digits
-from jaxflow.papers.boix2023.practical.models import GPT, VIT_CIFAR, Shape, ViT, rescaled
+from jaxflow._core import unknown_name
+from jaxflow.papers.boix2023.practical.data import ImageSet, digits, library_text
+from jaxflow.papers.boix2023.practical.models import GPT, GPT2, VIT_B16, VIT_CIFAR, Shape, Transformer, ViT, rescaled
 from jaxflow.papers.boix2023.practical.spectra import measure
-from jaxflow.papers.boix2023.practical.text import library_text
 from jaxflow.papers.boix2023.practical.train import (
     ADAM_CIFAR,
+    ADAM_IMAGENET,
+    ADAM_WIKITEXT,
     SGD_CIFAR,
     Recipe,
     classification,
@@ -142,3 +144,54 @@ def _runs(
     data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
     data["published"] = np.asarray(size.published)
     return {prefix + name: value for name, value in data.items()}
+
+
+class Preset(NamedTuple):
+    """A model, how it is trained, and what its inputs are like.
+
+    For images `side`, `channels` and `patch`; for text `length`. `outputs`: classes, or the size of the vocabulary.
+    """
+
+    shape: Shape
+    recipe: Recipe
+    outputs: int
+    side: int = 0
+    channels: int = 3
+    patch: int = 4
+    length: int = 0
+
+    def init(self, key: jax.Array) -> Transformer:
+        """The model, in full size."""
+        if self.length:
+            return GPT.init(key, self.shape, self.outputs, self.length)
+        return ViT.init(key, self.shape, self.side, self.channels, self.outputs, self.patch)
+
+    def size(self, scales: tuple[float, ...] = (1.0,), seeds: int = 1, points: int = 40) -> Size:
+        """For `image_runs` or `text_runs`."""
+        return Size(
+            self.shape, self.recipe, scales, seeds, points, patch=self.patch, length=self.length, published=True
+        )
+
+    def parameters(self) -> int:
+        """How many numbers are trained; nothing is allocated."""
+        model = eqx.filter_eval_shape(self.init, jax.random.key(0))
+        return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, lambda x: hasattr(x, "size"))))
+
+
+# Appendix B. Wikitext-103 is read as bytes here (at most 256), where the paper takes GPT-2's own tokens.
+PRESETS = {
+    "cifar10": Preset(VIT_CIFAR, ADAM_CIFAR, 10, side=32),
+    "cifar100": Preset(VIT_CIFAR, ADAM_CIFAR, 100, side=32),
+    "cifar10-sgd": Preset(VIT_CIFAR, SGD_CIFAR, 10, side=32),
+    "cifar100-sgd": Preset(VIT_CIFAR, SGD_CIFAR, 100, side=32),
+    "imagenet": Preset(VIT_B16, ADAM_IMAGENET, 1000, side=224, patch=16),
+    "wikitext103": Preset(GPT2, ADAM_WIKITEXT, 256, length=256),
+    "wikitext103-tokens": Preset(GPT2, ADAM_WIKITEXT, 50257, length=256),
+}
+
+
+def preset(name: str) -> Preset:
+    """One of `PRESETS`. **Raises:** `ValueError` with the nearest name."""
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    return PRESETS[name]

@@ -10,8 +10,6 @@ from jaxflow.papers.tarzanagh2023.verify import hypotheses as hypotheses
 from jaxflow.papers.tarzanagh2023.verify import inequalities as inequalities
 from jaxflow.papers.tarzanagh2023.verify import local_convergence as local_convergence
 from jaxflow.papers.tarzanagh2023.verify import local_paths as local_paths
-from jaxflow.papers.tarzanagh2023.verify import nearly_equal as nearly_equal
 from jaxflow.papers.tarzanagh2023.verify import paths as paths
-from jaxflow.papers.tarzanagh2023.verify import sequence_paths as sequence_paths
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequences
 from jaxflow.papers.tarzanagh2023.verify import smooth as smooth

@@ -13,13 +13,11 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, checksum_key
-from jaxflow.papers.independent import least_norm, margin_rows, tokens_of
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.independent import best_rows, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
-from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, converges, follow_all, has_program
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
+from jaxflow.papers.tarzanagh2023.verify.follow import converges, follow_all, has_program
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded, unit_tokens
 from jaxflow.risk import EmpiricalRisk
 
 # Flows of two cells fill one batch of 32 at the quick size.
@@ -43,17 +41,11 @@ def solved(support: Table) -> Mask:
 
 def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
-    return stacked(_support(_support_keys(scale, key, d), d) for d in DIMENSIONS)
+    return stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS)
 
 
 def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
-    keys = [jax.random.split(jax.random.fold_in(key, 1000 + k), TRIALS[scale]) for k in range(len(SEPARATING))]
-    return [_separating(*sizes, own) for sizes, own in zip(SEPARATING, keys, strict=True)]
-
-
-def _hold(scale: str, key: Any, say: Say) -> Table:
-    """Whether Assumption C does. Of its own shape: `holds` `(k, b)`."""
-    return Table(holds=np.stack([holds for _, holds in _instances(scale, key)]))
+    return [_separating(*sizes, keys_of(key, 1000 + k, TRIALS[scale])) for k, sizes in enumerate(SEPARATING)]
 
 
 def _flows(scale: str, key: Any, say: Say) -> Table:
@@ -61,73 +53,58 @@ def _flows(scale: str, key: Any, say: Say) -> Table:
     return follow_all([given for given, _ in _instances(scale, key)])
 
 
-def _support_keys(scale: str, key: Any, d: int) -> Array:
-    return jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])
-
-
 def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
     """Unit tokens, queries and head. One program for all d: coordinates beyond d are zero."""
-    wide = DIMENSIONS[-1]
-
-    def unit(key: Array, *shape: int) -> Array:
-        x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
-        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
     key_tokens, key_queries, key_head, *_ = jax.random.split(key, 5)
+    unit = partial(unit_tokens, DIMENSIONS[-1], d)
     return TokenData(unit(key_tokens, N, T), unit(key_queries, N), jnp.ones(N)), unit(key_head)
 
 
-@jax.jit
-def _support(keys: Array, d: Any) -> Table:
+@mapped(axes=(0, None))
+def _support(key: Array, d: Any) -> Table:
     """Random instances: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are support vectors (`exact`);
     `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
 
-    def one(key: Array) -> Table:
-        *_, key_W, key_size = jax.random.split(key, 5)
-        data, head = _unit_data(key, d)
-        best = optimal_tokens(token_scores(data, head), data.visible)
-        solution = solve(attention_svm(data, best, "frobenius"))
-        local = is_locally_optimal(data, head, best, solution)
-        margins = jnp.where(best, 0.0, 1.0 + local.excess)
-        size = 10.0 ** jax.random.uniform(key_size, (), minval=-1.0, maxval=1.0)
-        W = size * jax.random.normal(key_W, (head.size, head.size))
-        model = CombinedAttention(W, head)
-        gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model).gradient
-        sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
-        return Table(
-            result=solution.result.value,
-            exact=jnp.all(local.support | best),
-            average=jnp.sum(margins) / (N * (T - 1)),
-            largest=jnp.max(margins),
-            push=jnp.sum(gradient.W * solution.primal) / positive_or_one(sizes),
-        )
-
-    return jax.vmap(one)(keys)
+    *_, key_W, key_size = jax.random.split(key, 5)
+    data, head = _unit_data(key, d)
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    solution = solve(attention_svm(data, best, "frobenius"))
+    local = is_locally_optimal(data, head, best, solution)
+    margins = jnp.where(best, 0.0, 1.0 + local.excess)
+    size = 10.0 ** jax.random.uniform(key_size, (), minval=-1.0, maxval=1.0)
+    W = size * jax.random.normal(key_W, (head.size, head.size))
+    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head)).gradient
+    sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
+    return Table(
+        result=solution.result.value,
+        exact=jnp.all(local.support | best),
+        average=jnp.sum(margins) / (N * (T - 1)),
+        largest=jnp.max(margins),
+        push=jnp.sum(gradient.W * solution.primal) / positive_or_one(sizes),
+    )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _separating(n: int, T: int, d: int, keys: Array) -> tuple[Instance, Array]:
-    def one(key: Array) -> tuple[Instance, Array]:
-        data, head = random_tokens(key, n, T, d)
-        given = instance(data, head)
-        gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(given.start, head)).gradient
-        logits = jnp.einsum("ntd,de,ne->nt", data.tokens, gradient.W, data.queries)
-        best = jnp.sum(jnp.where(given.target, logits, 0.0), axis=-1, keepdims=True)
-        return padded(given, SHAPE), jnp.all(given.target | (logits > best))
-
-    return jax.vmap(one)(keys)
+@mapped(static=3)
+def _separating(n: int, T: int, d: int, key: Array) -> tuple[Instance, Array]:
+    data, head = random_tokens(key, n, T, d)
+    given = instance(data, head)
+    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(given.start, head)).gradient
+    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, gradient.W, data.queries)
+    best = jnp.sum(jnp.where(given.target, logits, 0.0), axis=-1, keepdims=True)
+    return padded(given), jnp.all(given.target | (logits > best))
 
 
 KEY = checksum_key("assumptions")
 # Random unit-sphere instances; those outside an assumption are counted, none is drawn again.
 #
-# `support`: Assumption B.1; `separating` and `flows` `(2, b)`: Assumption C on each of `SEPARATING`, and the flow.
+# `support`: Assumption B.1; `separating` and `flows` `(2, b)`: whether Assumption C `holds` on each of `SEPARATING`,
+# and the flow.
 ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
     {
         "support": Sweep(_supports, KEY),
-        "separating": Sweep(_hold, KEY),
+        "separating": Sweep(lambda scale, key, say: Table(holds=np.stack([x for _, x in _instances(scale, key)])), KEY),
         "flows": Sweep(_flows, KEY),
     },
     where=f"{__name__}:ASSUMPTIONS",
@@ -145,9 +122,9 @@ def _beyond(numbers: Table) -> np.ndarray:
 
 def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     d = DIMENSIONS[at[0]]
-    data, head = _unit_data(_support_keys(draw.scale, draw.key("support"), d)[at[1]], d)
+    data, head = _unit_data(keys_of(draw.key("support"), d, TRIALS[draw.scale])[at[1]], d)
     given = tokens_of(data, head)
-    rows = margin_rows(given, np.argmax(given.scores, axis=1))
+    rows = best_rows(given)
     W = least_norm(rows)
     return np.nan if W is None else float(np.max(np.sum(rows * W, axis=(1, 2)))) - 1.0
 

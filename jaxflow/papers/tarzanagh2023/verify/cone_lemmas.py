@@ -14,11 +14,9 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, mapped, numpy_generator, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
+from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, margins_of, masks, programs_of
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.risk import EmpiricalRisk
 
@@ -34,12 +32,6 @@ MOVING = 1e-6
 # Least singular values of small matrices: above the first none of a projection is zero but for rounding, and at most
 # the second is.
 FULL_RANK, RANK_LOST = 1e-9, 1e-12
-
-
-def _margins(data: TokenData, selection: Array, W: Array) -> Array:
-    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
-    own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
-    return jnp.where(selection, jnp.inf, own - logits)
 
 
 def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array, mu: Array) -> Table:
@@ -68,59 +60,48 @@ def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, 
     return jnp.sum(down * V), ratio, slope, slopes * jnp.exp(rest - scaled.log_scale) / slopes.size
 
 
-def _optimal(scale: str, key: Any, say: Say) -> Table:
-    say(f"Lemmas 11 and 12: {TRIALS[scale]} instances with n, T, d = {N}, {T}, {D}")
-    return _global(jax.random.split(key, TRIALS[scale]))
+@mapped()
+def _global(key: Array) -> Table:
+    key_data, key_W, key_share, key_V = jax.random.split(key, 4)
+    data, head = random_tokens(key_data, N, T, D)
+    scores = token_scores(data, head)
+    best = optimal_tokens(scores, data.visible)
+    solution = solve(attention_svm(data, best, "frobenius"))
+    size = jnp.linalg.norm(solution.primal)
+    solved = (solution.result == ProgramResult.optimal) & (size > 0)
+    theta = 1.0 / positive_or_one(size)
+    aim = solution.primal * theta
+    # From W^mm towards a random direction, by a random share of the way out of the separating set.
+    noise = jax.random.normal(key_W, (D, D))
+    shares = jnp.linspace(0.0, 1.0, 65)[:, None, None]
+    line = (1.0 - shares) * aim + shares * noise / jnp.linalg.norm(noise)
+    line = line / jnp.sqrt(jnp.sum(line**2, axis=(1, 2), keepdims=True))
+    least = jax.vmap(lambda U: jnp.min(margins_of(data, best, U)))(line)
+    out = jnp.where(jnp.all(least > 0), 64, jnp.argmin(least > 0))
+    index = jnp.minimum((jax.random.uniform(key_share) * out).astype(int), jnp.maximum(out - 1, 0))
+    U, mu = line[index], least[index] / theta
+    best_gap = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
+    worst_gap = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
+    pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
+    A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
+    usable = solved & (mu > 0)
+    mu = jnp.where(usable, mu, 1.0)
+    # (59); its γ_min is meant as the least gap, the supremum in the text says the largest.
+    bound = jnp.log(4.0 * T * jnp.max(worst_gap) * A / (mu * jnp.min(best_gap))) / (mu * theta)
+    # Between two members of S_μ, so that it is one; of norm ‖W^mm‖.
+    V = aim + jax.random.uniform(key_V) * (U - aim)
+    V = V / (theta * jnp.linalg.norm(V))
+    at = jax.vmap(lambda factor: _pushed(data, head, best, solution.primal, factor * bound * U, V))
+    *pushes, weights = at(jnp.asarray(FACTORS))
+    lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
+    upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
+    return _cone(usable, False, tuple(pushes), lower, upper, bound, mu)
 
 
-@jax.jit
-def _global(keys: Array) -> Table:
-    def one(key: Array) -> Table:
-        key_data, key_W, key_share, key_V = jax.random.split(key, 4)
-        data, head = random_tokens(key_data, N, T, D)
-        scores = token_scores(data, head)
-        best = optimal_tokens(scores, data.visible)
-        solution = solve(attention_svm(data, best, "frobenius"))
-        size = jnp.linalg.norm(solution.primal)
-        solved = (solution.result == ProgramResult.optimal) & (size > 0)
-        theta = 1.0 / positive_or_one(size)
-        aim = solution.primal * theta
-        # From W^mm towards a random direction, by a random share of the way out of the separating set.
-        noise = jax.random.normal(key_W, (D, D))
-        shares = jnp.linspace(0.0, 1.0, 65)[:, None, None]
-        line = (1.0 - shares) * aim + shares * noise / jnp.linalg.norm(noise)
-        line = line / jnp.sqrt(jnp.sum(line**2, axis=(1, 2), keepdims=True))
-        least = jax.vmap(lambda U: jnp.min(_margins(data, best, U)))(line)
-        out = jnp.where(jnp.all(least > 0), 64, jnp.argmin(least > 0))
-        index = jnp.minimum((jax.random.uniform(key_share) * out).astype(int), jnp.maximum(out - 1, 0))
-        U, mu = line[index], least[index] / theta
-        best_gap = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
-        worst_gap = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
-        pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
-        A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
-        usable = solved & (mu > 0)
-        mu = jnp.where(usable, mu, 1.0)
-        # (59); its γ_min is meant as the least gap, the supremum in the text says the largest.
-        bound = jnp.log(4.0 * T * jnp.max(worst_gap) * A / (mu * jnp.min(best_gap))) / (mu * theta)
-        # Between two members of S_μ, so that it is one; of norm ‖W^mm‖.
-        V = aim + jax.random.uniform(key_V) * (U - aim)
-        V = V / (theta * jnp.linalg.norm(V))
-        at = jax.vmap(lambda factor: _pushed(data, head, best, solution.primal, factor * bound * U, V))
-        *pushes, weights = at(jnp.asarray(FACTORS))
-        lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
-        upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
-        return _cone(usable, False, tuple(pushes), lower, upper, bound, mu)
-
-    return jax.vmap(one)(keys)
-
-
-@jax.jit
-def _programs(keys: Array) -> Any:
-    def one(key: Array) -> Any:
-        data, head = random_tokens(jax.random.fold_in(key, 7), N, T, D)
-        return data, head, programs_of(data, head, jnp.asarray(choices_of_tokens(N, T)))
-
-    return jax.vmap(one)(keys)
+@mapped()
+def _programs(key: Array) -> Any:
+    data, head = random_tokens(jax.random.fold_in(key, 7), N, T, D)
+    return data, head, programs_of(data, head, jnp.asarray(choices_of_tokens(N, T)))
 
 
 def _locals(scale: str, key: Any, say: Say) -> Table:
@@ -139,22 +120,15 @@ def _locals(scale: str, key: Any, say: Say) -> Table:
     return jax.tree.map(np.asarray, found.replace(inside=np.broadcast_to(inside, found.bound.shape)))
 
 
-@jax.jit
-def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support: Any) -> Table:
-    def one(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> Table:
-        selection = masks(choice[None], a)[0]
-        margins = _margins(a, selection, aim)
-        # (67): half the distance between support tokens and others of the same sequence, where it has some.
-        others = jnp.where(support | selection, jnp.inf, margins - 1.0)
-        printed = 0.5 * jnp.min(jnp.where(jnp.any(support, axis=1, keepdims=True), others, jnp.inf))
-        return jax.vmap(lambda delta: bounds(key, a, v, selection, aim, support, margins, delta))(
-            # As printed, and over the margins of all sequences.
-            jnp.stack([printed, 0.5 * jnp.min(others)])
-        )
+@mapped(out_axes=1)
+def _local(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> Table:
+    selection = masks(choice[None], a)[0]
+    margins = margins_of(a, selection, aim)
+    # (67): half the distance between support tokens and others of the same sequence, where it has some.
+    others = jnp.where(support | selection, jnp.inf, margins - 1.0)
+    printed = 0.5 * jnp.min(jnp.where(jnp.any(support, axis=1, keepdims=True), others, jnp.inf))
 
-    def bounds(
-        key: Array, a: TokenData, v: Any, selection: Array, aim: Array, support: Array, margins: Array, delta: Array
-    ) -> Table:
+    def bounds(delta: Array) -> Table:
         scores = token_scores(a, v)
         size = jnp.linalg.norm(aim)
         theta = 1.0 / positive_or_one(size)
@@ -185,15 +159,12 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
         empty = jnp.any(~jnp.any(support, axis=1))
         return _cone(True, empty, tuple(pushes), lower, upper, bound, mu)
 
-    return jax.vmap(one, out_axes=1)(keys, data, head, chosen, W, support)
+    # As printed, and over the margins of all sequences.
+    return jax.vmap(bounds)(jnp.stack([printed, 0.5 * jnp.min(others)]))
 
 
 def matrices(random: np.random.Generator, trials: int) -> Table:
-    """Lemma 17 on random matrices.
-
-    Lemma 17 on random matrices: `least` singular values of [A; B], and of B projected on P. Of its own shape: `least`,
-    `projected` `(b,)`.
-    """
+    """Lemma 17 on random matrices: `least` singular values of [A; B], and of B `projected` on P, `(b,)`."""
     least, projected = [], []
     for _ in range(trials):
         n, m = random.integers(1, 5, size=2)
@@ -209,11 +180,6 @@ def matrices(random: np.random.Generator, trials: int) -> Table:
     return Table(least=np.asarray(least), projected=np.asarray(projected))
 
 
-def _ranks(scale: str, key: Any, say: Say) -> Table:
-    say(f"Lemma 17: {TRIALS[scale]} pairs of matrices")
-    return matrices(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), TRIALS[scale])
-
-
 KEY = checksum_key("cone-lemmas")
 # `optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ of
 # (67) as printed, and over the tokens of all sequences, those without support tokens too.
@@ -221,19 +187,15 @@ CONE_LEMMAS = Dataset(
     "tarzanagh2023",
     "cone-lemmas",
     {
-        "optimal": Sweep(_optimal, KEY),
+        "optimal": Sweep(lambda scale, key, say: _global(jax.random.split(key, TRIALS[scale])), KEY),
         "local": Sweep(_locals, KEY),
-        "ranks": Sweep(_ranks, KEY),
+        "ranks": Sweep(lambda scale, key, say: matrices(numpy_generator(key), TRIALS[scale]), KEY),
     },
     where=f"{__name__}:CONE_LEMMAS",
 )
 
 Of = Callable[[Table], Table]
 SIZES = f"n = {N}, T = {T}, d = {D}"
-
-
-def _printed(numbers: Table) -> Table:
-    return numbers.local.at(0)
 
 
 def pi(cone: Table) -> np.ndarray:
@@ -277,19 +239,19 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> S
 def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """−⟨∇L(W), V⟩ against the bounds of a proof."""
 
-    def shares(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
-        """Of the lower bound in it, and of it in the upper; +inf where it is not positive."""
+    def residual(numbers: Table) -> np.ndarray:
+        """The shares of the lower bound in it, and of it in the upper; +inf where it is not positive."""
         cone = of(numbers)
         not_positive = cone.push <= 0
         push = np.where(not_positive, 1.0, cone.push)
-        return np.where(not_positive, np.inf, cone.lower / push), np.where(not_positive, np.inf, push / cone.upper)
+        return np.where(not_positive, np.inf, np.maximum(cone.lower / push, push / cone.upper)).max(axis=-1)
 
     return Statement(
         source=source,
         says=f"−⟨∇L(W), V⟩ lies between the bounds of the proof, so that there is no stationary point, {where}, "
         f"{SIZES}",
         inside=lambda n: inside(of(n)),
-        residual=lambda n: np.maximum(*shares(n)).max(axis=-1),
+        residual=residual,
         bound=1.0 + ROUNDING,
         unit="lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
     )
@@ -298,8 +260,8 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> 
 POSITIVE = Statement[Table](
     source="Lemma 13",
     says=f"−⟨∇L(W), V⟩ > 0 within cone_μ(W^mm_α) where some T_i is empty, μ of (67), {SIZES}",
-    inside=lambda n: _printed(n).inside & _printed(n).empty,
-    residual=lambda n: -_printed(n).push[:, -1],
+    inside=lambda n: n.local.inside[0] & n.local.empty[0],
+    residual=lambda n: -n.local.push[0, :, -1],
     bound=BELOW_ZERO,
     unit="⟨∇L, V⟩ on its own scale; below 0",
 )
@@ -308,8 +270,8 @@ MOVES = Statement[Table](
     source="Theorem 7, T1",
     says="there are μ and R such that C_{μ,R}(W^mm_α) has no stationary point: one random W at each norm from R of "
     f"(74) on, μ of (67), whether some T_i is empty or not, {SIZES}",
-    inside=lambda n: _printed(n).inside,
-    residual=lambda n: -_printed(n).slope.min(axis=-1),
+    inside=lambda n: n.local.inside[0],
+    residual=lambda n: -n.local.slope[0].min(axis=-1),
     bound=-MOVING,
     # Where gradients are roundings of what they are made of, the point is stationary.
     late=-ROUNDING,
@@ -327,22 +289,16 @@ FULL = Statement[Table](
 )
 
 
-def _full(cone: Table) -> Mask:
-    return cone.inside & ~cone.empty
-
+PRINTED: tuple[Of, Any] = lambda n: n.local.at(0), lambda cone: cone.inside & ~cone.empty
+OPTIMAL: tuple[Of, Any] = lambda n: n.optimal, lambda cone: cone.inside
 
 STATEMENTS = [
-    ratio("Lemma 11", "W in C̄_{μ,R} of (48)", lambda n: n.optimal, lambda cone: cone.inside),
-    bounds("Lemma 12", "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)", lambda n: n.optimal, lambda cone: cone.inside),
-    bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", _printed, _full),
+    ratio("Lemma 11", "W in C̄_{μ,R} of (48)", *OPTIMAL),
+    bounds("Lemma 12", "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)", *OPTIMAL),
+    bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", *PRINTED),
     POSITIVE,
     MOVES,
-    ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", _printed, _full),
+    ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", *PRINTED),
     FULL,
 ]
-
-register(
-    CONE_LEMMAS,
-    title="Lemmas 11, 12, 13, 14, 17",
-    statements=STATEMENTS,
-)
+register(CONE_LEMMAS, title="Lemmas 11, 12, 13, 14, 17", statements=STATEMENTS)

@@ -3,18 +3,14 @@ r"""Lemma 5 (Lemma 16): $W^{mm}_\alpha\in\mathrm{cone}_\varepsilon(\alpha)$ for 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
-from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
+from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, joined, keys_of, register
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table, joined
-from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
+from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, N, T, all_choices, random_instance
 
 X = TypeVar("X")
 
@@ -38,17 +34,13 @@ def decided(choices: Table) -> Mask:
     return np.isin(choices.status, DECIDED) & ~choices.near
 
 
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+def compute(scale: str, key: Any, say: Say) -> Table:
     """Every feasible choice of tokens of `TRIALS` instances for each d."""
     parts = []
     for d in DIMENSIONS:
         say(f"Lemma 5: all {T**N} choices of {TRIALS[scale]} instances with n = {N}, T = {T}, d = {d}")
-        parts += [choices_of(one, d, trial) for trial, one in enumerate(_keys(scale, key, d))]
+        parts += [choices_of(one, d, trial) for trial, one in enumerate(keys_of(key, d, TRIALS[scale]))]
     return joined(parts)
-
-
-def _keys(scale: str, key: Any, d: int) -> Array:
-    return jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])
 
 
 def choices_of(key: Any, d: int, trial: int = 0) -> Table:
@@ -124,8 +116,6 @@ def in_cone(
         # Out of the cone for all ε: the depth is at most zero, to the rounding of margins.
         return np.where(decided(found), -found.depth if member else found.depth, np.nan)
 
-    bound = -np.nextafter(CLEAR, 1.0) if member else SUPPORT
-
     def again(numbers: X, draw: Draw, at: tuple[int, ...]) -> float:
         return (-1.0 if member else 1.0) * depth_again(*chosen(numbers, draw, at[0]))
 
@@ -134,7 +124,7 @@ def in_cone(
         says=says,
         inside=lambda n: group(choices(n)),
         residual=residual,
-        bound=bound,
+        bound=-np.nextafter(CLEAR, 1.0) if member else SUPPORT,
         unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
         again=Again("NNLS of SciPy", again, CLEAR),
     )
@@ -147,12 +137,8 @@ def _lemma5(says: str, group: Callable[[Table], Mask], member: bool = True) -> S
 def _chosen(numbers: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     found = numbers.choices
     d = int(found.d[at])
-    given = random_instance(_keys(draw.scale, draw.key("choices"), d)[int(found.trial[at])], d)
+    given = random_instance(keys_of(draw.key("choices"), d, TRIALS[draw.scale])[int(found.trial[at])], d)
     return tokens_of(given.data, given.head), CHOICES[found.choice[at]]
-
-
-def _empty_at(d: int) -> Callable[[Table], Mask]:
-    return lambda c: local(c) & c.empty & (c.d == d)
 
 
 EVERYTHING = Statement[Table](
@@ -166,7 +152,7 @@ EVERYTHING = Statement[Table](
 STATEMENTS = [
     _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: local(c) & ~c.empty),
     _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: local(c) & c.empty),
-    *(_lemma5(f"the same with d = {d} alone", _empty_at(d)) for d in DIMENSIONS),
+    *(_lemma5(f"the same with d = {d} alone", lambda c, d=d: local(c) & c.empty & (c.d == d)) for d in DIMENSIONS),
     _lemma5(
         "α not locally optimal: outside of cone_ε(α) for all ε > 0",
         lambda c: c.status == SelectionStatus.not_local.value,

@@ -1,6 +1,5 @@
 """Theorems 3 and 6 by discrete descent with the step sizes that they state, and Theorem 6's step size itself."""
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,13 +14,12 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, checksum_key
+from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import first_step_needed, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, SHAPE, converges, follow_all
-from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
+from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
+from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, margins_of, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 
@@ -63,13 +61,9 @@ def met(first: Table) -> Mask:
     return first.solved & first.holds
 
 
-def _keys(scale: str, key: Any) -> dict[tuple[int, int, int], Array]:
-    return {s: jax.random.split(jax.random.fold_in(key, 10 + k), TRIALS[scale]) for k, s in enumerate(SEPARATING)}
-
-
 def _first(scale: str, key: Any, say: Say) -> Table:
     """Columns of `_separating` for both sizes, and `lead`, the steps before the flow."""
-    found = stacked(_separating(shape, keys) for shape, keys in _keys(scale, key).items())
+    found = stacked(_separating(shape, keys_of(key, 10 + k, TRIALS[scale])) for k, shape in enumerate(SEPARATING))
     return Table(found.named, lead=np.asarray(LEAD[scale]))
 
 
@@ -77,8 +71,8 @@ def _flows(scale: str, key: Any, say: Say) -> Table:
     say(f"Theorem 6: {LEAD[scale]} steps, then the flow, {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
     steps = _first(scale, key, say).first
     starts = [
-        _after_first(shape, keys, jnp.asarray(first[:, index]), LEAD[scale])
-        for (shape, keys), first in zip(_keys(scale, key).items(), steps, strict=True)
+        _after_first(shape, LEAD[scale], keys_of(key, 10 + k, TRIALS[scale]), jnp.asarray(steps[k, :, index]))
+        for k, shape in enumerate(SEPARATING)
         for index in range(len(FIRST))
     ]
     return follow_all(starts).split(len(SEPARATING), len(FIRST))
@@ -99,17 +93,16 @@ def _descent(data: Any, head: Any, W: Array, steps: int, save_at: Any = None) ->
 @eqx.filter_jit
 def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) -> tuple[Array, Array, Array]:
     """Whether the assumption is met, and ‖W‖ and log ‖∇L‖ after a hundredth, a tenth and all of the steps."""
-    n, T, d = shape
 
     def one(key: Array) -> tuple[Array, Array, Array]:
         key_data, key_start = jax.random.split(key)
-        data, head = (equal_scores if name == "B.2" else random_tokens)(key_data, n, T, d)
+        data, head = (equal_scores if name == "B.2" else random_tokens)(key_data, *shape)
         best = optimal_tokens(token_scores(data, head), data.visible)
         solution = solve(attention_svm(data, best, "frobenius"))
         inside = solution.result.value == ProgramResult.optimal.value
         if name == "B.1":
             inside &= jnp.all(is_locally_optimal(data, head, best, solution).support | best)
-        start = jax.random.normal(key_start, (d, d))
+        start = jax.random.normal(key_start, (head.size, head.size))
         saves = jnp.asarray([steps // 100, steps // 10, steps])
         saved: Any = _descent(data, head, start, steps, saves).saved
         return inside, jnp.exp(saved.log_norm), saved.log_gradient_norm
@@ -134,53 +127,48 @@ def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Table:
     return found
 
 
-@partial(jax.jit, static_argnums=0)
-def _separating(shape: tuple[int, int, int], keys: Array) -> Table:
+@mapped(static=1)
+def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     """Assumption C, and what the statement and its proof say of the first step.
 
     Whether the program is `solved` and Assumption C `holds`; `first` `(3,)`: the steps `FIRST`; `ratio`: the proof's
     η(0) times ‖W^mm‖; `push`: the least margin of −∇L/‖∇L‖ at a point of the cone with the least margin `least`.
     """
     n, T, d = shape
-
-    def one(key: Array) -> Table:
-        key_data, key_V, key_size = jax.random.split(key, 3)
-        data, head = random_tokens(key_data, n, T, d)
-        scores = token_scores(data, head)
-        best = optimal_tokens(scores, data.visible)
-        solution = solve(attention_svm(data, best, "frobenius"))
-        size = jnp.linalg.norm(solution.primal)
-        theta = 1.0 / positive_or_one(size)
-        down = -_gradient(data, head, jnp.zeros((d, d)))
-        margins = jnp.where(best, jnp.inf, _margins(data, best, down))
-        holds = jnp.min(margins) > 0
-        # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.
-        slope = jnp.linalg.norm(down)
-        mu = jnp.min(margins) / slope / theta
-        span = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
-        gaps = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
-        pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
-        A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
-        safe = jnp.where(holds, mu, 1.0)
-        bound = jnp.log(4.0 * T * jnp.max(gaps) * A / (safe * jnp.min(span))) / (safe * theta)
-        first = jnp.stack([1.0 / smoothness(data, head), theta, bound / slope])
-        # (63a): does −∇L separate all tokens anywhere in the cone? At a random point of it.
-        noise = jax.random.normal(key_V, (d, d))
-        point = _inside(data, best, solution.primal * theta, noise)
-        least = jnp.min(jnp.where(best, jnp.inf, _margins(data, best, point))) / theta
-        far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
-        there = -_gradient(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
-        push = jnp.min(jnp.where(best, jnp.inf, _margins(data, best, there / jnp.linalg.norm(there))))
-        return Table(
-            solved=solution.result.value == ProgramResult.optimal.value,
-            holds=holds,
-            first=first,
-            ratio=bound / slope / theta,
-            push=push,
-            least=least,
-        )
-
-    return jax.vmap(one)(keys)
+    key_data, key_V, key_size = jax.random.split(key, 3)
+    data, head = random_tokens(key_data, n, T, d)
+    scores = token_scores(data, head)
+    best = optimal_tokens(scores, data.visible)
+    solution = solve(attention_svm(data, best, "frobenius"))
+    size = jnp.linalg.norm(solution.primal)
+    theta = 1.0 / positive_or_one(size)
+    down = -_gradient(data, head, jnp.zeros((d, d)))
+    margins = margins_of(data, best, down)
+    holds = jnp.min(margins) > 0
+    # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.
+    slope = jnp.linalg.norm(down)
+    mu = jnp.min(margins) / slope / theta
+    span = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
+    gaps = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
+    pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
+    A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
+    safe = jnp.where(holds, mu, 1.0)
+    bound = jnp.log(4.0 * T * jnp.max(gaps) * A / (safe * jnp.min(span))) / (safe * theta)
+    first = jnp.stack([1.0 / smoothness(data, head), theta, bound / slope])
+    # (63a): does −∇L separate all tokens anywhere in the cone? At a random point of it.
+    noise = jax.random.normal(key_V, (d, d))
+    point = _inside(data, best, solution.primal * theta, noise)
+    least = jnp.min(margins_of(data, best, point)) / theta
+    far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
+    there = -_gradient(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
+    return Table(
+        solved=solution.result.value == ProgramResult.optimal.value,
+        holds=holds,
+        first=first,
+        ratio=bound / slope / theta,
+        push=jnp.min(margins_of(data, best, there / jnp.linalg.norm(there))),
+        least=least,
+    )
 
 
 def _gradient(data: Any, head: Any, W: Array) -> Array:
@@ -189,33 +177,22 @@ def _gradient(data: Any, head: Any, W: Array) -> Array:
     return scaled.gradient.W * jnp.where(scaled.log_scale > -100.0, jnp.exp(scaled.log_scale), 1.0)
 
 
-def _margins(data: Any, best: Array, W: Array) -> Array:
-    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
-    return jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True) - logits
-
-
 def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
     """A unit matrix that separates the optimal tokens, as far towards the noise as half of the way out."""
     shares = jnp.linspace(0.0, 1.0, 41)[:, None, None]
     points = (1.0 - shares) * direction + shares * noise / jnp.linalg.norm(noise)
     points = points / jnp.sqrt(jnp.sum(points**2, axis=(1, 2), keepdims=True))
-    clear = jax.vmap(lambda W: jnp.min(jnp.where(best, jnp.inf, _margins(data, best, W))))(points) > 0
+    clear = jax.vmap(lambda W: jnp.min(margins_of(data, best, W)))(points) > 0
     out = jnp.where(jnp.all(clear), 40, jnp.argmin(clear))
     return points[out // 2]
 
 
-@eqx.filter_jit
-def _after_first(shape: tuple[int, int, int], keys: Array, first: Array, steps: int) -> Any:
-    """Instances that start where the first step of size `first` and then `steps` steps of 1/L_W have led."""
-    n, T, d = shape
-
-    def one(key: Array, eta: Array) -> Any:
-        data, head = random_tokens(jax.random.split(key, 3)[0], n, T, d)
-        start = -eta * _gradient(data, head, jnp.zeros((d, d)))
-        path = _descent(data, head, start, steps)
-        return padded(instance(data, head, path.final.model.W), SHAPE)
-
-    return jax.vmap(one)(keys, first)
+@mapped(static=2)
+def _after_first(shape: tuple[int, int, int], steps: int, key: Array, eta: Array) -> Any:
+    """Where the first step of size η and then `steps` steps of 1/L_W have led, as the start of an instance."""
+    data, head = random_tokens(jax.random.split(key, 3)[0], *shape)
+    start = -eta * _gradient(data, head, jnp.zeros((shape[2], shape[2])))
+    return padded(instance(data, head, _descent(data, head, start, steps).final.model.W))
 
 
 KEY = checksum_key("descents")
@@ -291,7 +268,7 @@ def stepped(size: int, index: int) -> Statement[Table]:
 
 def _ratio_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     shape = SEPARATING[at[0]]
-    key = _keys(draw.scale, draw.key("first"))[shape][at[1]]
+    key = keys_of(draw.key("first"), 10 + at[0], TRIALS[draw.scale])[at[1]]
     return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
 
 

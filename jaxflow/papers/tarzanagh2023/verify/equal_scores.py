@@ -1,6 +1,8 @@
-"""Theorem 4: descent from any start finds the optimal tokens if all others have equal scores (Assumption B.2)."""
+"""Theorem 4: descent from any start finds the optimal tokens if all others have equal scores (Assumption B.2).
 
-from collections.abc import Callable
+Theorem 5: nearly equal scores of the non-optimal tokens; for T = 2 its hypothesis is empty.
+"""
+
 from functools import partial
 from typing import Any
 
@@ -10,30 +12,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow.data import optimal_tokens
+from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, checksum_key
+from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, Table, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
     CERTIFIED,
     FLOWS,
     PROGRAMS,
-    SHAPE,
     UNSELECTED,
     WIDTH,
     certified,
+    converges,
     distance,
     follow,
+    follow_all,
     has_program,
     limit_again,
     misalignment,
+    reached,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import (
     Instance,
@@ -64,19 +66,12 @@ def satisfied(explicit: Table) -> Mask:
     return np.atleast_1d(unique & (explicit.score_spread <= EQUAL) & feasible)
 
 
-def _cells(keys: Array, number: int) -> Table:
-    return follow(_random(*CELLS[number], keys))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _random(n: int, T: int, d: int, anywhere: bool, keys: Array) -> Any:
-    def one(key: Array) -> Any:
-        key_data, key_start = jax.random.split(key)
-        tokens, head = equal_scores(key_data, n, T, d)
-        start = 3.0 * jax.random.normal(key_start, (d, d)) if anywhere else None
-        return padded(instance(tokens, head, start), SHAPE)
-
-    return jax.vmap(one)(keys)
+@mapped(static=4)
+def _random(n: int, T: int, d: int, anywhere: bool, key: Array) -> Any:
+    key_data, key_start = jax.random.split(key)
+    tokens, head = equal_scores(key_data, n, T, d)
+    start = 3.0 * jax.random.normal(key_start, (d, d)) if anywhere else None
+    return padded(instance(tokens, head, start))
 
 
 def explicit_instance() -> Instance:
@@ -84,11 +79,7 @@ def explicit_instance() -> Instance:
     return instance(*explicit_case())
 
 
-def _explicit_flow(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-    return follow(stack([padded(explicit_instance(), SHAPE)]))
-
-
-def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+def _explicit(scale: str, key: Any, say: Say) -> Table:
     """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
     program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens), norm and 1 − corr with W^mm."""
     say(f"Theorem 4: {STEPS[scale]} steps of descent on the explicit case")
@@ -131,9 +122,9 @@ EQUAL_SCORES = Dataset(
     "equal-scores",
     {
         "explicit": Sweep(_explicit, KEY),
-        "flow": Sweep(_explicit_flow, KEY),
+        "flow": Sweep(lambda scale, key, say: follow(stack([padded(explicit_instance())])), KEY),
         "cells": Part(
-            _cells,
+            lambda keys, number: follow(_random(*CELLS[number], keys)),
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
             TRIALS,
             block=WIDTH,
@@ -218,4 +209,115 @@ register(
     EQUAL_SCORES,
     title="Theorem 4",
     statements=[EXPLICIT_FLOW, EXPLICIT_DESCENT, *(random_data(number) for number in range(len(CELLS)))],
+)
+
+
+# Flows go in batches of 32: the four spreads of these fill one for each size, and seven.
+NEAR_TRIALS = {"quick": 7, "paper": 49, "large": 4095}
+# Spreads of the non-optimal scores, from none to that of ordinary data.
+SPREADS = (0.0, 1e-6, 1e-3, 1e-1)
+# (n, T, d): with one sequence Theorem 4 holds, with five it does not.
+NEAR_CELLS = ((1, 5, 4), (5, 5, 4))
+PAIRS = (5, 2, 4)
+
+
+def _near_cell(number: int, scale: str, key: Any, say: Say) -> Table:
+    say(f"Theorem 5: {NEAR_TRIALS[scale]} instances with n, T, d = {NEAR_CELLS[number]} at δ = {SPREADS}")
+    keys = keys_of(key, number, NEAR_TRIALS[scale])
+    return follow_all([_near(*NEAR_CELLS[number], keys, spread) for spread in SPREADS])
+
+
+def _two_tokens(scale: str, key: Any, say: Say) -> Table:
+    say(f"Theorem 5: the explicit case, and {NEAR_TRIALS[scale]} instances with n, T, d = {PAIRS}")
+    drawn = _pairs(*PAIRS, keys_of(key, 100, NEAR_TRIALS[scale]))
+    explicit = stack([padded(instance(*explicit_case()))])
+    return follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
+
+
+@mapped(static=3, axes=(0, None))
+def _near(n: int, T: int, d: int, key: Array, spread: Any) -> Any:
+    key_data, key_spread = jax.random.split(key)
+    data, head = equal_scores(key_data, n, T, d)
+    scores = token_scores(data, head)
+    best = optimal_tokens(scores, data.visible)
+    # The head is the first coordinate. Moves go down, so that optimal tokens stay optimal.
+    move = -spread * jax.random.uniform(key_spread, scores.shape) * data.labels[:, None]
+    tokens = data.tokens.at[:, :, 0].add(jnp.where(best, 0.0, move))
+    return padded(instance(TokenData(tokens, data.queries, data.labels), head))
+
+
+@mapped(static=3)
+def _pairs(n: int, T: int, d: int, key: Array) -> Any:
+    return padded(instance(*random_tokens(key, n, T, d)))
+
+
+NEAR_KEY = checksum_key("nearly-equal-scores")
+# `single`, `several` `(4, b)`: flows of each of `NEAR_CELLS` at `SPREADS`, the same draws at every spread; `pairs`
+# `(1 + b,)`: of sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first.
+NEARLY_EQUAL = Dataset(
+    "tarzanagh2023",
+    "nearly-equal-scores",
+    {
+        "single": Sweep(partial(_near_cell, 0), NEAR_KEY),
+        "several": Sweep(partial(_near_cell, 1), NEAR_KEY),
+        "pairs": Sweep(_two_tokens, NEAR_KEY),
+    },
+    where=f"{__name__}:NEARLY_EQUAL",
+)
+
+
+def _pair_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    if at[0] == 0:
+        return limit_again(instance(*explicit_case()))
+    own = keys_of(draw.key("pairs"), 100, NEAR_TRIALS[draw.scale])[at[0] - 1]
+    return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
+
+
+TWO_TOKENS = converges(
+    "Theorem 5",
+    "T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case of "
+    f"Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
+    lambda n: n.pairs,
+    again=Again(FLOWS, _pair_again, PROGRAMS),
+)
+
+
+def near(number: int) -> Statement[Table]:
+    """Of one size. The statement promises some δ > 0: the smallest two are all that is asked of an instance."""
+    n, T, d = NEAR_CELLS[number]
+
+    def ends(numbers: Table) -> tuple[Mask, Mask, Mask, np.ndarray]:
+        """Inside, and for every δ: at W^mm, certified elsewhere, 1 − corr with W^mm."""
+        found = (numbers.single, numbers.several)[number]
+        # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
+        equal = np.asarray(SPREADS)[:, None] == 0
+        wrong = ~found.selected & (certified(found) | (equal & (found.lost_gap <= CERTIFIED)))
+        return np.all(has_program(found), axis=0), reached(found), wrong, found.misaligned
+
+    def residual(numbers: Table) -> np.ndarray:
+        _, right, wrong, apart = ends(numbers)
+        lost = np.where(np.all(wrong[:3], axis=0), apart[1], np.nan)
+        return np.where(right[1], apart[1], np.where(right[2], apart[2], lost))
+
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+        own = keys_of(draw.key(("single", "several")[number]), number, NEAR_TRIALS[draw.scale])[at[0]]
+        # The residual of one that ends elsewhere at every δ is that at the least.
+        return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
+
+    return Statement(
+        source="Theorem 5",
+        says=f"|γ_it − γ_iτ| ≤ δ for non-optimal tokens, the same draws for every δ, W(0) = 0, n = {n}, T = {T}, "
+        f"d = {d}: the flow",
+        inside=lambda n: ends(n)[0],
+        residual=residual,
+        bound=ALIGNED,
+        unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
+        again=Again(FLOWS, again, PROGRAMS),
+    )
+
+
+register(
+    NEARLY_EQUAL,
+    title="Theorem 5",
+    statements=[TWO_TOKENS, *(near(number) for number in range(len(NEAR_CELLS)))],
 )

@@ -3,7 +3,6 @@
 With the claims of the proof, App. E: of the last sequence, whose query has a part z̄_n that is orthogonal to all others.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,8 +14,7 @@ from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Say, Sweep, checksum_key, keys_of, mapped, numpy_generator, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
@@ -34,7 +32,7 @@ SOLVED = 1e-8
 FULL, LOST = 1e-10, 1e-13
 
 
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+def compute(scale: str, key: Any, say: Say) -> Table:
     """(Att-SVM) of 1 + `CHOICES` choices (c), the optimal one first, for b instances of each cell `n`, `T`, `d`,
     `kind`: d from one below the bound to one above, queries drawn or the first token.
 
@@ -45,14 +43,14 @@ def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
     for index, (n, T) in enumerate(SIZES):
         for d in range(max(T - 1, n) - 1, max(T - 1, n) + 2):
             for kind in range(len(KINDS)):
-                keys = jax.random.split(jax.random.fold_in(key, 100 * index + 10 * d + kind), TRIALS[scale])
+                keys = keys_of(key, 100 * index + 10 * d + kind, TRIALS[scale])
                 found = _solve(_draw(n, T, d, bool(kind), keys))
-                cells.append(Table(n=n, T=T, d=d, kind=kind, **found))
+                cells.append(Table(found.named, n=n, T=T, d=d, kind=kind))
     return stacked(cells)
 
 
-@jax.jit
-def _draw(n: Any, T: Any, d: Any, self_attention: Any, keys: Array) -> Instance:
+@mapped(axes=(None, None, None, None, 0))
+def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Instance:
     """Unit-sphere instances with a batch of targets each, in `SHAPE`; sizes are traced, one program for all.
 
     As in `padded`: further coordinates are zero, further tokens hidden, further sequences of one token.
@@ -66,39 +64,36 @@ def _draw(n: Any, T: Any, d: Any, self_attention: Any, keys: Array) -> Instance:
         x = jnp.where(jnp.broadcast_to(used, (*shape, wide_d)), jax.random.normal(key, (*shape, wide_d)), 0.0)
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
-    def one(key: Array) -> Instance:
-        key_tokens, key_queries, key_head, key_labels, key_choice = jax.random.split(key, 5)
-        tokens, head = unit(key_tokens, wide_n, wide_T), unit(key_head)
-        queries = jnp.where(self_attention, tokens[:, 0], unit(key_queries, wide_n))
-        labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (wide_n,)), 1.0, -1.0)
-        data = TokenData(tokens, queries, labels, mask)
-        best = optimal_tokens(token_scores(data, head), data.visible)
-        choices = jax.random.randint(key_choice, (CHOICES, wide_n), 0, jnp.where(real, T, 1)[None, :])
-        targets = jnp.concatenate([best[None], jax.nn.one_hot(choices, wide_T, dtype=bool)])
-        start = jnp.zeros((wide_d, wide_d))
-        return jax.vmap(lambda target: Instance(data, head, start, target))(targets)
-
-    return jax.vmap(one)(keys)
+    key_tokens, key_queries, key_head, key_labels, key_choice = jax.random.split(key, 5)
+    tokens, head = unit(key_tokens, wide_n, wide_T), unit(key_head)
+    queries = jnp.where(self_attention, tokens[:, 0], unit(key_queries, wide_n))
+    labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (wide_n,)), 1.0, -1.0)
+    data = TokenData(tokens, queries, labels, mask)
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    choices = jax.random.randint(key_choice, (CHOICES, wide_n), 0, jnp.where(real, T, 1)[None, :])
+    targets = jnp.concatenate([best[None], jax.nn.one_hot(choices, wide_T, dtype=bool)])
+    start = jnp.zeros((wide_d, wide_d))
+    return jax.vmap(lambda target: Instance(data, head, start, target))(targets)
 
 
-@jax.jit
-def _solve(batch: Any) -> dict[str, Array]:
-    def one(given: Any) -> dict[str, Array]:
+@mapped()
+def _solve(targets: Instance) -> Table:
+    def one(given: Instance) -> Table:
         program = attention_svm(given.data, given.target, "frobenius")
         solution = solve(program)
         # The proof's criterion, stronger than feasibility: the constraint elements are linearly independent.
         rows = program.compact().rows
         active = program.compact().inequality
         gram = jnp.where(active[:, None] & active[None, :], rows.gram(), jnp.eye(active.size))
-        return {
-            "result": solution.result.value,
-            "gap": solution.certificate.duality_gap,
+        return Table(
+            result=solution.result.value,
+            gap=solution.certificate.duality_gap,
             # A finite upper bound is a W with positive margins: feasibility without trust in a solver.
-            "separated": jnp.isfinite(solution.certificate.primal_value),
-            "least": linalg.eigvalsh(gram)[0],
-        }
+            separated=jnp.isfinite(solution.certificate.primal_value),
+            least=linalg.eigvalsh(gram)[0],
+        )
 
-    return jax.vmap(jax.vmap(one))(batch)
+    return jax.vmap(one)(targets)
 
 
 def claims(random: np.random.Generator, trials: int) -> Table:
@@ -123,16 +118,14 @@ def claims(random: np.random.Generator, trials: int) -> Table:
     return Table(least=np.asarray(least), off=np.asarray(off))
 
 
-def _claims(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-    return claims(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), TRIALS[scale])
-
-
 FEASIBILITY = Dataset(
     "tarzanagh2023",
     "feasibility",
     {
         "programs": Sweep(compute, checksum_key("feasibility")),
-        "claims": Sweep(_claims, checksum_key("feasibility claims")),
+        "claims": Sweep(
+            lambda scale, key, say: claims(numpy_generator(key), TRIALS[scale]), checksum_key("feasibility claims")
+        ),
     },
     where=f"{__name__}:FEASIBILITY",
 )

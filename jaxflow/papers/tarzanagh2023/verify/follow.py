@@ -15,14 +15,11 @@ from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
+from jaxflow.papers.experiment import Again, Mask, Statement, Table
 from jaxflow.papers.independent import limit_apart, tokens_of
-from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
 
-# Every instance is brought to this shape (n, T, d).
-SHAPE = (5, 5, 6)
 # Instances a call: a wider batch waits longer for its slowest member.
 WIDTH = 32
 # The flow's own certificate counts from here.

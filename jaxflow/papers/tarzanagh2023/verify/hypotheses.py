@@ -13,12 +13,9 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
-from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
+from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.statement import Statement
+from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, equal_scores, masks, unit_tokens
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 from jaxflow.risk import EmpiricalRisk
 
@@ -46,30 +43,21 @@ def _slopes(scale: str, key: Any, say: Say) -> Table:
     return stacked(losses(name, key, TRIALS[scale]) for name in LOSSES)
 
 
-def _equals(scale: str, key: Any, say: Say) -> Table:
-    return _equal(jax.random.split(jax.random.fold_in(key, 1), TRIALS[scale]))
-
-
 def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
-    keys = [jax.random.split(jax.random.fold_in(key, 100 + k), TRIALS[scale]) for k in range(len(DIMENSIONS))]
-    return stacked(_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True))
+    return stacked(_optimal_support(keys_of(key, 100 + k, TRIALS[scale]), d) for k, d in enumerate(DIMENSIONS))
 
 
 def _tops(scale: str, key: Any, say: Say) -> Table:
     r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the
     largest of many s; NaN where no token scores below α anywhere.
     """
-    keys = jax.random.split(jax.random.fold_in(key, 2), TRIALS[scale])
-    return Table(excess=np.stack([top_score(name, keys) for name in HEADS]))
+    return Table(excess=np.stack([top_score(name, keys_of(key, 2, TRIALS[scale])) for name in HEADS]))
 
 
 def losses(name: str, key: Any, count: int) -> Table:
-    """Of one loss, at 100 pairs for each of `count`.
-
-    Of each loss at p pairs u, w of the interval: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0, `excess` |ℓ'(u)| − M1, and
-    `slope` ℓ'(u).
-    """
+    """Of one loss, at 100 pairs u, w of the interval for each of `count`: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0,
+    `excess` |ℓ'(u)| − M1, and `slope` ℓ'(u)."""
     loss, M0, M1 = LOSSES[name]
     slope = jax.vmap(jax.grad(lambda f: loss.value(f, jnp.ones(()))))
     u, w = jax.random.uniform(key, (2, 100 * count), minval=-INTERVAL, maxval=INTERVAL)
@@ -77,107 +65,92 @@ def losses(name: str, key: Any, count: int) -> Table:
     return Table(bend=bend - M0, excess=jnp.abs(slope(u)) - M1, slope=slope(u))
 
 
-@jax.jit
-def _equal(keys: Array) -> Table:
+@mapped()
+def _equal(key: Array) -> Table:
     """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
     (Att-SVM) (`ProgramResult`).
     """
-
-    def one(key: Array) -> Table:
-        data, head = equal_scores(key, 5, 5, 4)
-        scores = token_scores(data, head)
-        best = optimal_tokens(scores, data.visible)
-        others = jnp.where(best, jnp.nan, scores)
-        spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
-        gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
-        return Table(spread=jnp.max(spread), gap=gap, result=solve(attention_svm(data, best, "frobenius")).result.value)
-
-    return jax.vmap(one)(keys)
+    data, head = equal_scores(key, 5, 5, 4)
+    scores = token_scores(data, head)
+    best = optimal_tokens(scores, data.visible)
+    others = jnp.where(best, jnp.nan, scores)
+    spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
+    gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
+    return Table(spread=jnp.max(spread), gap=gap, result=solve(attention_svm(data, best, "frobenius")).result.value)
 
 
-@jax.jit
-def _optimal_support(keys: Array, d: Any) -> Table:
+@mapped(axes=(0, None))
+def _optimal_support(key: Array, d: Any) -> Table:
     """Assumptions C and D on unit-sphere data; one program for all d, coordinates beyond it are zero.
 
-    Assumptions C and D at each of `DIMENSIONS`: whether the first step of descent is `separating`; whether every other
-    feasible choice of tokens `meets` D, or that is `unsure`; `others` that are locally optimal, and whether that is
-    `ambiguous` of one. Of its own shape: `separating`, `meets`, `unsure`, `others`, `ambiguous` `(k, b)`.
+    At each of `DIMENSIONS`, `(k, b)`: whether the first step of descent is `separating`; whether every other feasible
+    choice of tokens `meets` D, or that is `unsure`; `others` that are locally optimal, and whether that is `ambiguous`
+    of one.
     """
     wide = DIMENSIONS[-1]
+    unit = partial(unit_tokens, wide, d)
+    key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
+    labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
+    data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    start = CombinedAttention(jnp.zeros((wide, wide)), head)
+    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(start).gradient
+    logits = CombinedAttention(gradient.W, head).logits(data)
+    own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
 
-    def unit(key: Array, *shape: int) -> Array:
-        x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
-        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
-    def one(key: Array) -> Table:
-        key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
-        labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
-        data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
-        best = optimal_tokens(token_scores(data, head), data.visible)
-        start = CombinedAttention(jnp.zeros((wide, wide)), head)
-        gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(start).gradient
-        logits = CombinedAttention(gradient.W, head).logits(data)
-        own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
-
-        def choice(selection: Array) -> dict[str, Array]:
-            solution = solve(attention_svm(data, selection, "frobenius"))
-            local = is_locally_optimal(data, head, selection, solution)
-            near = ~local.support & (local.excess <= 1e-6)
-            same = jnp.all(selection == best)
-            feasible = solution.result == ProgramResult.optimal
-            return {
-                # Assumption D asks it of every other feasible choice.
-                "meets": same | ~feasible | jnp.any(local.support & best),
-                "unsure": ~same & feasible & jnp.any(near & best) & ~jnp.any(local.support & best),
-                "other": ~same & jnp.asarray(local.status == SelectionStatus.local),
-                "ambiguous": jnp.asarray(local.status == SelectionStatus.ambiguous),
-            }
-
-        every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
+    def choice(selection: Array) -> Table:
+        solution = solve(attention_svm(data, selection, "frobenius"))
+        local = is_locally_optimal(data, head, selection, solution)
+        near = ~local.support & (local.excess <= 1e-6)
+        same = jnp.all(selection == best)
+        feasible = solution.result == ProgramResult.optimal
         return Table(
-            separating=jnp.all(best | (logits > own)),
-            meets=jnp.all(every["meets"]),
-            unsure=jnp.any(every["unsure"]),
-            others=jnp.sum(every["other"]),
-            ambiguous=jnp.any(every["ambiguous"]),
+            # Assumption D asks it of every other feasible choice.
+            meets=same | ~feasible | jnp.any(local.support & best),
+            unsure=~same & feasible & jnp.any(near & best) & ~jnp.any(local.support & best),
+            other=~same & jnp.asarray(local.status == SelectionStatus.local),
+            ambiguous=jnp.asarray(local.status == SelectionStatus.ambiguous),
         )
 
-    return jax.vmap(one)(keys)
+    every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
+    return Table(
+        separating=jnp.all(best | (logits > own)),
+        meets=jnp.all(every.meets),
+        unsure=jnp.any(every.unsure),
+        others=jnp.sum(every.other),
+        ambiguous=jnp.any(every.ambiguous),
+    )
 
 
-@partial(jax.jit, static_argnums=0)
-def top_score(name: str, keys: Array) -> Array:
+@mapped(static=1)
+def top_score(name: str, key: Array) -> Array:
     """Of one head, at a random choice of tokens and 200 random s for each key."""
+    key_data, key_head, key_choice, key_s = jax.random.split(key, 4)
+    data, v = random_tokens(key_data, 3, 5, 4)
+    heads = {
+        "linear": lambda: LinearHead(v),
+        "convex": lambda: ConcaveHead(v, -0.5),
+        "mlp": lambda: MLPHead(jax.random.normal(key_head, (6, 4))),
+        "concave": lambda: ConcaveHead(v, 0.5),
+    }
+    head: Any = heads[name]()
+    # A convex h preserves the top score of sequences with label 1; for linear ones the label is any.
+    data = data if name == "linear" else TokenData(data.tokens, data.queries, jnp.ones(3))
+    scores = token_scores(data, head)
+    selection = jax.nn.one_hot(jax.random.randint(key_choice, (3,), 0, 5), 5, dtype=bool)
+    low, _ = low_and_high(scores, data.visible, selection)
+    own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1)
+    c = jnp.min(own - jnp.max(jnp.where(low, scores, -jnp.inf), axis=-1))
 
-    def one(key: Array) -> Array:
-        key_data, key_head, key_choice, key_s = jax.random.split(key, 4)
-        data, v = random_tokens(key_data, 3, 5, 4)
-        heads = {
-            "linear": lambda: LinearHead(v),
-            "convex": lambda: ConcaveHead(v, -0.5),
-            "mlp": lambda: MLPHead(jax.random.normal(key_head, (6, 4))),
-            "concave": lambda: ConcaveHead(v, 0.5),
-        }
-        head: Any = heads[name]()
-        # A convex h preserves the top score of sequences with label 1; for linear ones the label is any.
-        data = data if name == "linear" else TokenData(data.tokens, data.queries, jnp.ones(3))
-        scores = token_scores(data, head)
-        selection = jax.nn.one_hot(jax.random.randint(key_choice, (3,), 0, 5), 5, dtype=bool)
-        low, _ = low_and_high(scores, data.visible, selection)
-        own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1)
-        c = jnp.min(own - jnp.max(jnp.where(low, scores, -jnp.inf), axis=-1))
+    def at(key: Array) -> Array:
+        spread = 5.0 * jax.random.normal(key, (3, 5))
+        s = jax.nn.softmax(jnp.where(low | selection, spread, -jnp.inf), axis=-1)
+        value = data.labels * jax.vmap(head)(jnp.einsum("nt,ntd->nd", s, data.tokens))
+        rest = jnp.sum(jnp.where(selection, 0.0, s), axis=-1)
+        return jnp.max(value - own + jnp.where(jnp.isfinite(c), c, 0.0) * rest)
 
-        def at(key: Array) -> Array:
-            spread = 5.0 * jax.random.normal(key, (3, 5))
-            s = jax.nn.softmax(jnp.where(low | selection, spread, -jnp.inf), axis=-1)
-            value = data.labels * jax.vmap(head)(jnp.einsum("nt,ntd->nd", s, data.tokens))
-            rest = jnp.sum(jnp.where(selection, 0.0, s), axis=-1)
-            return jnp.max(value - own + jnp.where(jnp.isfinite(c), c, 0.0) * rest)
-
-        worst = jnp.max(jax.vmap(at)(jax.random.split(key_s, 200)))
-        return jnp.where(jnp.isfinite(c), worst, jnp.nan)
-
-    return jax.vmap(one)(keys)
+    worst = jnp.max(jax.vmap(at)(jax.random.split(key_s, 200)))
+    return jnp.where(jnp.isfinite(c), worst, jnp.nan)
 
 
 KEY = checksum_key("hypotheses")
@@ -187,7 +160,7 @@ HYPOTHESES = Dataset(
     "hypotheses",
     {
         "slopes": Sweep(_slopes, KEY),
-        "equal": Sweep(_equals, KEY),
+        "equal": Sweep(lambda scale, key, say: _equal(keys_of(key, 1, TRIALS[scale])), KEY),
         "support": Sweep(_supports, KEY),
         "top": Sweep(_tops, KEY),
     },
@@ -249,17 +222,12 @@ D = Statement[Table](
 # Heads of which the assumption is proven.
 PROVEN = ("linear", "convex", "mlp")
 
-
-def _proven(numbers: Table) -> Mask:
-    """Of these heads, where some token scores below α."""
-    return np.isfinite(numbers.top.excess) & np.isin(HEADS, PROVEN)[:, None]
-
-
 E = Statement[Table](
     source="Assumption E",
     says="linear heads, and convex ones with labels 1 (v·x + ‖x‖²/2 and 1ᵀReLU(Vx)), satisfy it with c_α of (87), at "
     "random α and 200 convex combinations of tokens each",
-    inside=_proven,
+    # Where some token scores below α.
+    inside=lambda n: np.isfinite(n.top.excess) & np.isin(HEADS, PROVEN)[:, None],
     residual=lambda n: n.top.excess,
     bound=ROUNDING,
     unit="Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0",

@@ -15,11 +15,9 @@ from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
-from jaxflow.papers.independent import attention, descent_direction, least_norm, margin_rows, tokens_of
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register
+from jaxflow.papers.independent import Tokens, attention, best_rows, descent_direction, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
-from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
 
@@ -31,6 +29,8 @@ SPREADS = (0.1, 1.0, 5.0)
 FAR = 50.0
 # Norms of W at which Lemma 10 is tried on the explicit case.
 RADII = (5.0, 10.0, 20.0, 40.0)
+# The direction that descent takes there.
+WRONG = np.array([[1.0, 0.0], [0.0, 0.0]])
 # Sums of a few numbers of order one.
 ROUNDING = 1e-12
 # A π that is asked for at ‖W‖ = 40, where constants over ‖W‖ are well below it on n = 1.
@@ -47,14 +47,10 @@ def solved(gradients: Table, values: np.ndarray) -> np.ndarray:
     return np.where(gradients.result == ProgramResult.optimal.value, values, np.nan)
 
 
-def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Callable[[str], None]) -> Any:
+def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Say) -> Any:
     """`one` at random points."""
     say(f"Lemmas 2, 6, 7, 9: {TRIALS[scale]} random points")
-    return jax.jit(jax.vmap(one))(_keys(number, scale, key))
-
-
-def _keys(number: int, scale: str, key: Any) -> Array:
-    return jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
+    return mapped()(one)(keys_of(key, number, TRIALS[scale]))
 
 
 def _gradients(key: Array) -> Table:
@@ -131,7 +127,7 @@ def _lemma10() -> Float[Array, " radii"]:
     data, head = explicit_case()
     best = optimal_tokens(token_scores(data, head), data.visible)
     aim = solve(attention_svm(data, best, "frobenius")).primal
-    wrong = jnp.array([[1.0, 0.0], [0.0, 0.0]])
+    wrong = jnp.asarray(WRONG)
 
     def ratio(radius: Array) -> Array:
         scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(radius * wrong, head))
@@ -140,25 +136,27 @@ def _lemma10() -> Float[Array, " radii"]:
     return jax.vmap(ratio)(jnp.asarray(RADII))
 
 
-def _ratio_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
+def _ratio_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     given = tokens_of(*explicit_case())
-    wrong = np.array([[1.0, 0.0], [0.0, 0.0]])
-    aim = least_norm(margin_rows(given, np.argmax(given.scores, axis=1)))
+    aim = least_norm(best_rows(given))
     assert aim is not None
-    pull = descent_direction(given, RADII[-1] * wrong)
-    return float(np.sum(pull * wrong) / np.sum(pull * aim) * np.linalg.norm(aim)) - 1.0
+    pull = descent_direction(given, RADII[-1] * WRONG)
+    return float(np.sum(pull * WRONG) / np.sum(pull * aim) * np.linalg.norm(aim)) - 1.0
 
 
-def _push_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
-    key = _keys(0, draw.scale, draw.key("gradients"))[at[0]]
-    given = tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D))
-    aim = least_norm(margin_rows(given, np.argmax(given.scores, axis=1)))
+def _drawn_again(draw: Draw, at: tuple[int, ...]) -> Tokens:
+    key = keys_of(draw.key("gradients"), 0, TRIALS[draw.scale])[at[0]]
+    return tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D))
+
+
+def _push_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    given = _drawn_again(draw, at)
+    aim = least_norm(best_rows(given))
     return np.nan if aim is None else ROUNDING - abs(float(np.sum(descent_direction(given, FAR * aim) * aim)))
 
 
-def _origin_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
-    key = _keys(0, draw.scale, draw.key("gradients"))[at[0]]
-    given = tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D))
+def _origin_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    given = _drawn_again(draw, at)
 
     def loss(factors: np.ndarray) -> float:
         K, Q = factors.reshape(2, D, D)
@@ -177,7 +175,7 @@ INEQUALITIES = Dataset(
         "gradients": Sweep(partial(_points, 0, _gradients), KEY),
         "concave": Sweep(partial(_points, 1, _concave), KEY),
         "centred": Sweep(partial(_points, 2, _centred), KEY),
-        # `ratio` `(radii,)` of the two products of Lemma 10 on the explicit case, at `RADII`.
+        # `ratio` `(radii,)` of the two products of Lemma 10, at `RADII`.
         "explicit": Sweep(lambda scale, key, say: Table(ratio=_lemma10()), KEY),
     },
     where=f"{__name__}:INEQUALITIES",
@@ -187,15 +185,11 @@ KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 def _at_points(source: str, says: str, of: Callable[[Table], np.ndarray], unit: str, bound: float) -> Statement[Table]:
     """Of gradients, where the program has a solution."""
-
-    def residual(numbers: Table) -> np.ndarray:
-        return solved(numbers.gradients, of(numbers.gradients))
-
     return Statement(
         source=source,
         says=says,
         inside=lambda n: has_program(n.gradients),
-        residual=residual,
+        residual=lambda n: solved(n.gradients, of(n.gradients)),
         bound=bound,
         unit=unit,
     )
@@ -205,16 +199,12 @@ def _pushes(source: str, says: str) -> Statement[Table]:
     return _at_points(source, f"{says}; {KIND}", lambda g: g.push, "cosine of ∇L and W^mm; below 0", BELOW_ZERO)
 
 
-def _least_push(numbers: Table) -> np.ndarray:
-    # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
-    return solved(numbers.gradients, np.abs(numbers.gradients.far_push))
-
-
 ONE_CONSTANT = Statement[Table](
     source="Lemma 9",
     says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
     inside=lambda n: has_program(n.gradients),
-    residual=lambda n: ROUNDING - _least_push(n),
+    # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
+    residual=lambda n: ROUNDING - solved(n.gradients, np.abs(n.gradients.far_push)),
     unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
     again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
 )
@@ -231,15 +221,10 @@ NO_STATIONARY_POINT = Statement[Table](
 )
 
 
-def _counts_wrong(numbers: Table) -> np.ndarray:
-    found = numbers.concave
-    return ((found.nonzero < 2) | (found.nonzero > found.tau)).astype(float)
-
-
 ENTRIES = Statement[Table](
     source="Lemma 6",
     says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
-    residual=_counts_wrong,
+    residual=lambda n: (n.concave.nonzero < 2) | (n.concave.nonzero > n.concave.tau),
 )
 
 DIFFERENCE = Statement[Table](

@@ -1,15 +1,22 @@
-"""Instances that satisfy an assumption of the paper by construction, and a common shape for all of them."""
+"""Instances that satisfy an assumption by construction, a common shape for all of them, and choices of their tokens."""
 
+import itertools
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.margin import attention_svm, is_locally_optimal, solve
 from jaxflow.models import token_scores
+
+# (n, T, d) of all that is followed by one compiled program.
+SHAPE = (5, 5, 6)
 
 
 class Instance(eqx.Module):
@@ -29,7 +36,7 @@ def instance(data: TokenData, head: Float[Array, " d"], start: Any = None, targe
     return Instance(data, head, start, target)
 
 
-def padded(given: Instance, shape: tuple[int, int, int]) -> Instance:
+def padded(given: Instance, shape: tuple[int, int, int] = SHAPE) -> Instance:
     """The same problem in a larger shape `(n, T, d)`, so that one compiled flow serves all sizes.
 
     Added coordinates are zero and added tokens hidden. Added sequences see one token only: they neither
@@ -53,6 +60,12 @@ def padded(given: Instance, shape: tuple[int, int, int]) -> Instance:
         jnp.pad(given.start, ((0, more_d), (0, more_d))),
         jnp.pad(given.target, (rows, columns)) | (added & first),
     )
+
+
+def unit_tokens(wide: int, d: Any, key: Array, *shape: int) -> Array:
+    """Uniform on the unit sphere of the first d of `wide` coordinates, `(*shape, wide)`; d may be traced."""
+    x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def equal_scores(key: Key[Array, ""], n: int, T: int, d: int) -> tuple[TokenData, Float[Array, " d"]]:
@@ -91,6 +104,89 @@ def smoothness(data: TokenData, head: Float[Array, " d"], M0: float = 0.25, M1: 
     return jnp.mean(a * (M0 * v * sizes + 3.0 * M1))
 
 
+def margins_of(data: TokenData, selection: Array, W: Array) -> Array:
+    """Of the selected tokens over the others, `(n, T)`; +inf at the selected ones."""
+    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
+    own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
+    return jnp.where(selection, jnp.inf, own - logits)
+
+
 def stack(instances: list[Instance]) -> Instance:
     """A batch."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)
+
+
+def choices_of_tokens(outputs: int, T: int) -> np.ndarray:
+    """All $T^q$ choices of one of T tokens for each of q outputs, `(N, q)`."""
+    return np.asarray(list(itertools.product(range(T), repeat=outputs)), dtype=np.int32)
+
+
+def masks(choices: Int[Array, "N q"], data: TokenData) -> Array:
+    """Choices as Booleans `(N, *visible.shape)`."""
+    shape = data.visible.shape
+    return jax.nn.one_hot(choices, shape[-1], dtype=bool).reshape(choices.shape[0], *shape)
+
+
+def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> dict[str, Array]:
+    r"""Of one instance, for each choice: `result`, `status` (Definition 2), `support`, `excess` of margins over one,
+    `weights` $W^{mm}_\alpha$ and `push` $\sum_{i,t}(x_{i\alpha_i}-x_{it})z_i^\top$, a direction towards the choice that
+    always exists.
+    """
+
+    def one(selection: Array) -> dict[str, Array]:
+        program = attention_svm(data, selection, norm)
+        solution = solve(program)
+        local = is_locally_optimal(data, head, selection, solution)
+        return {
+            "result": solution.result.value,
+            "status": local.status.value,
+            "support": local.support,
+            "excess": local.excess,
+            "weights": solution.primal,
+            "push": program.adjoint(program.active.astype(float)),
+        }
+
+    return jax.vmap(one)(masks(choices, data))
+
+
+def factors(W: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+    r"""$K=U\sqrt\Sigma$, $Q=V\sqrt\Sigma$ of the m largest singular values, for a batch of matrices `(..., d, d)`."""
+    U, sizes, Vt = np.linalg.svd(W)
+    root = np.sqrt(sizes[..., None, :m])
+    return U[..., :m] * root, np.swapaxes(Vt, -1, -2)[..., :m] * root
+
+
+def unit(W: np.ndarray) -> np.ndarray:
+    """Matrices `(..., d, d)` over their Frobenius norms, zero for zero."""
+    size = np.linalg.norm(W, axis=(-2, -1), keepdims=True)
+    return W / np.where(size > 0, size, 1.0)
+
+
+def apart(W: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Distance of two unit matrices, over a batch."""
+    return np.linalg.norm(unit(W) - unit(V), axis=(-2, -1))
+
+
+N, T = 5, 5
+CHOICES = choices_of_tokens(N, T)
+
+
+@partial(jax.jit, static_argnums=1)
+def random_instance(key: Any, d: int) -> Instance:
+    """Unit-sphere data with n = T = 5 in the common shape, from a zero start."""
+    return padded(instance(*random_tokens(key, N, T, d)))
+
+
+def all_choices(given: Instance) -> dict[str, np.ndarray]:
+    r"""For each of the $T^n$ choices, in the order of `CHOICES`:
+
+    `result` (`ProgramResult`), `status` (`SelectionStatus`), `support` `(N, n, T)`, `excess` `(N, n, T)`: margin − 1,
+    +inf at the chosen token; `weights` `(N, d, d)`; and the `scores` `(n, T)`.
+    """
+    found = {name: np.asarray(value) for name, value in _programs(given.data, given.head, jnp.asarray(CHOICES)).items()}
+    own = np.asarray(masks(jnp.asarray(CHOICES), given.data))
+    found["excess"] = np.where(own, np.inf, found["excess"])
+    return found | {"scores": np.asarray(token_scores(given.data, given.head))}
+
+
+_programs = jax.jit(programs_of)

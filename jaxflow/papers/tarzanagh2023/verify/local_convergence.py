@@ -12,15 +12,20 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
-from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
-from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
+from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Sweep, Table, checksum_key, register
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, astray, follow_all, misalignment, reached
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness, stack
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
+from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES as TOKENS
+from jaxflow.papers.tarzanagh2023.verify.instances import (
+    SHAPE,
+    Instance,
+    N,
+    T,
+    all_choices,
+    random_instance,
+    smoothness,
+    stack,
+)
 from jaxflow.risk import EmpiricalRisk
 
 INSTANCES = {"quick": 3, "paper": 12, "large": 200}
@@ -44,8 +49,7 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
 
     - `reached` `(a, 2, c)`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary
       point; `misaligned`: 1 − corr with $W^{mm}_\alpha$; `flow_gap`: what the flow certifies.
-    - Of the descents `(a, c)`: `rate` η, `moved` ‖W(k) − W(0)‖; of normalised ones `near_first` and `near_last`,
-      1 − corr before and after, and `attention`, the least that a token of α then has.
+    - Of the `descents` `(a, c)`: its columns.
     - Of the choices `(a, c)`: `empty`: some T_i is; `mu`: μ(α) of (67). `steps` of descent `(a,)`.
     """
     say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")

@@ -11,16 +11,14 @@ from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, random_tokens
+from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
-from jaxflow.papers.registry import register
+from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, joined, mapped, register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table, joined
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow, reached
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, factors, masks
+from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     followed,
     model_of,
@@ -103,7 +101,7 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     key_data, key_pick, key_start = jax.random.split(jax.random.fold_in(key, list(CELLS).index(name)), 3)
     data, head = _draw(cell, jax.random.split(key_data, instances))
     choices = choices_of_tokens(n * cell.outputs, T)
-    found = {name: np.asarray(x) for name, x in programs(data, head, choices, cell.norm).items()}
+    found = {name: np.asarray(x) for name, x in programs(cell.norm, data, head, choices).items()}
     wanted = SelectionStatus.global_ if cell.optimal else SelectionStatus.local
     local = (found["status"] == wanted.value) & (found["result"] == ProgramResult.optimal.value)
     pairs = []
@@ -121,88 +119,70 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     return _Chosen(data, head, choice, aim, empty, *more, real=real)
 
 
-@partial(jax.jit, static_argnums=0)
-def _draw(cell: Cell, keys: Array) -> Any:
+@mapped(static=1)
+def _draw(cell: Cell, key: Array) -> Any:
     n, T, d = cell.shape
-
-    def one(key: Array) -> Any:
-        if cell.outputs == 1:
-            return random_tokens(key, n, T, d)
-        key_tokens, key_queries, key_heads = jax.random.split(key, 3)
-        shape = (n, cell.outputs)
-        # Convex heads preserve the top score where labels are positive (Assumption E).
-        data = TokenData(_sphere(key_tokens, n, T, d), _sphere(key_queries, *shape, d), jnp.ones(shape))
-        return data, [ConcaveHead(v, -cell.convex) for v in _sphere(key_heads, cell.outputs, d)]
-
-    return jax.vmap(one)(keys)
+    if cell.outputs == 1:
+        return random_tokens(key, n, T, d)
+    key_tokens, key_queries, key_heads = jax.random.split(key, 3)
+    shape = (n, cell.outputs)
+    # Convex heads preserve the top score where labels are positive (Assumption E).
+    data = TokenData(unit_sphere(key_tokens, n, T, d), unit_sphere(key_queries, *shape, d), jnp.ones(shape))
+    return data, [ConcaveHead(v, -cell.convex) for v in unit_sphere(key_heads, cell.outputs, d)]
 
 
-def _sphere(key: Any, *shape: int) -> Array:
-    x = jax.random.normal(key, shape)
-    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+@mapped(static=1)
+def _starts(cell: Cell, data: TokenData, head: Any, choice: Array, W: Array, noise: Array) -> tuple[Array, ...]:
+    """Depth of the aim W in its cone, R_0, barring tokens of all starts, and the starts."""
+    selection = masks(choice[None], data)[0]
+    scores = token_scores(data, head)
+    low, high = low_and_high(scores, data.visible, selection)
+    size = jnp.linalg.norm(W)
+    unit_W = W / positive_or_one(size)
+
+    def depth_of(V: Array) -> tuple[Array, Array]:
+        return cone_depth(CombinedAttention(V, jnp.zeros(W.shape[0])).logits(data), low, high)
+
+    depth, _ = depth_of(unit_W)
+    own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1)
+    # (87), and (90) with the head's Lipschitz constant on the unit ball.
+    least = jnp.min(own - jnp.max(jnp.where(low, scores, -jnp.inf), axis=-1))
+    pairs = data.tokens[:, :, None] - data.tokens[:, None]
+    lipschitz = 1.0 + 2.0 * cell.convex
+    B = lipschitz * jnp.sqrt(jnp.max(jnp.sum(pairs**2, axis=-1)))
+    share = 1.0 if cell.norm == "frobenius" else W.shape[0] ** -0.5
+    epsilon = SHARE * depth * share
+    bound = jnp.maximum(jnp.log(B * data.tokens.shape[1] / least), 1.0) / jnp.where(epsilon > 0, epsilon, jnp.nan)
+    # Without a cone any bound will do: that of margin one.
+    bound = jnp.where(jnp.isinf(depth) & (depth > 0), size, bound)
+
+    def blended(V: Array) -> tuple[Array, Array]:
+        V = V / jnp.linalg.norm(V)
+        line = jnp.asarray(BLENDS)[:, None, None]
+        points = (1.0 - line) * V + line * unit_W
+        points = points / jnp.sqrt(jnp.sum(points**2, axis=(1, 2), keepdims=True))
+        depths, bars = jax.vmap(depth_of)(points)
+        first = jnp.argmax(depths > CLEAR * SHARE * depth)
+        return points[first], bars[first]
+
+    starts, bars = jax.vmap(blended)(jnp.concatenate([unit_W[None], noise]))
+    return depth, bound, bars, starts
 
 
-@partial(jax.jit, static_argnums=0)
-def _starts(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: Any, noise: Any) -> tuple[Array, ...]:
-    """Depths of the aims in their cones, R_0, barring tokens of all starts, and the starts."""
-
-    def one(a: TokenData, v: Any, choice: Array, W: Array, noise: Array) -> tuple[Array, ...]:
-        selection = masks(choice[None], a)[0]
-        scores = token_scores(a, v)
-        low, high = low_and_high(scores, a.visible, selection)
-        size = jnp.linalg.norm(W)
-        unit_W = W / positive_or_one(size)
-
-        def depth_of(V: Array) -> tuple[Array, Array]:
-            return cone_depth(CombinedAttention(V, jnp.zeros(W.shape[0])).logits(a), low, high)
-
-        depth, _ = depth_of(unit_W)
-        own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1)
-        # (87), and (90) with the head's Lipschitz constant on the unit ball.
-        least = jnp.min(own - jnp.max(jnp.where(low, scores, -jnp.inf), axis=-1))
-        pairs = a.tokens[:, :, None] - a.tokens[:, None]
-        lipschitz = 1.0 + 2.0 * cell.convex
-        B = lipschitz * jnp.sqrt(jnp.max(jnp.sum(pairs**2, axis=-1)))
-        share = 1.0 if cell.norm == "frobenius" else W.shape[0] ** -0.5
-        epsilon = SHARE * depth * share
-        bound = jnp.maximum(jnp.log(B * a.tokens.shape[1] / least), 1.0) / jnp.where(epsilon > 0, epsilon, jnp.nan)
-        # Without a cone any bound will do: that of margin one.
-        bound = jnp.where(jnp.isinf(depth) & (depth > 0), size, bound)
-
-        def blended(V: Array) -> tuple[Array, Array]:
-            V = V / jnp.linalg.norm(V)
-            line = jnp.asarray(BLENDS)[:, None, None]
-            points = (1.0 - line) * V + line * unit_W
-            points = points / jnp.sqrt(jnp.sum(points**2, axis=(1, 2), keepdims=True))
-            depths, bars = jax.vmap(depth_of)(points)
-            first = jnp.argmax(depths > CLEAR * SHARE * depth)
-            return points[first], bars[first]
-
-        directions = jnp.concatenate([unit_W[None], noise])
-        starts, bars = jax.vmap(blended)(directions)
-        return depth, bound, bars, starts
-
-    return jax.vmap(one)(data, head, chosen, aim, noise)
-
-
-@jax.jit
-def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsilon: Any, radii: Any) -> Table:
+@mapped()
+def _follow(data: TokenData, head: Any, choice: Array, starts: Any, low: Array, epsilon: Array, radii: Array) -> Table:
     """Paths of W, or of factors K, Q, from each start in the cone of its barring tokens."""
+    selection = masks(choice[None], data)[0]
+    _, high = low_and_high(token_scores(data, head), data.visible, selection)
+    risk = EmpiricalRisk(data, Logistic())
 
-    def one(a: TokenData, v: Any, choice: Array, starts: Any, bars: Array, e: Array, r: Array) -> Table:
-        selection = masks(choice[None], a)[0]
-        _, high = low_and_high(token_scores(a, v), a.visible, selection)
-        risk = EmpiricalRisk(a, Logistic())
+    def start(weights: Any, bar: Array) -> Any:
+        cone, size = SeparatingCone(data, bar, high, epsilon), sizes_of(weights, radii)
+        return regularization_path(risk, [model_of(weights, head)], size, reference=selection, constraint=cone)
 
-        def start(weights: Any, bar: Array) -> Any:
-            cone, size = SeparatingCone(a, bar, high, e), sizes_of(weights, r)
-            return regularization_path(risk, [model_of(weights, v)], size, reference=selection, constraint=cone)
-
-        # One start a call, each with a cone of its own: their axis is the first of two.
-        paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, bars))
-        return followed(dataclasses.replace(paths, radii=r), a, selection)
-
-    return jax.vmap(one)(data, head, chosen, starts, low, epsilon, radii)
+    # One start a call, each with a cone of its own: their axis is the first of two.
+    paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, low))
+    return followed(dataclasses.replace(paths, radii=radii), data, selection)
 
 
 def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
@@ -220,7 +200,7 @@ def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
     if name == "frobenius":
         target = jax.vmap(lambda choice, a: masks(choice[None], a)[0])(given.choice, given.data)
         instances = Instance(given.data, given.head, found.weights[:, 0], target)
-        flows = reached(follow(jax.vmap(lambda one: padded(one, SHAPE))(instances)))[: given.real, None]
+        flows = reached(follow(jax.vmap(lambda one: padded(one))(instances)))[: given.real, None]
     found, radii, depth, aim = jax.tree.map(lambda x: x[: given.real], (found, radii, given.depth, given.aim))
     paths = paths_of(found, radii, depth > 0, aim, flows=flows)
     return paths.replace(radii=np.tile(grown, (given.real, 1)))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,11 +13,9 @@ from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, programs_of, unit
+from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped
+from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, RegularizationPath, regularization_path
-from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 
 # W̄_R = R W^mm/‖W^mm‖ + O(1): distances of directions fall like 1/R. Read over this many steps of the bound.
@@ -170,7 +167,9 @@ def all_starts(data: TokenData, heads: Any) -> Table:
     best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, heads))
     chosen, T = best.argmax(axis=-1).reshape(len(best), -1), best.shape[-1]
     outputs, rows = chosen.shape[1], np.arange(len(best))
-    found = {name: np.asarray(x) for name, x in programs(data, heads, choices_of_tokens(outputs, T)).items()}
+    found = {
+        name: np.asarray(x) for name, x in programs("frobenius", data, heads, choices_of_tokens(outputs, T)).items()
+    }
     solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
     which = np.ravel_multi_index(tuple(chosen.T), (T,) * outputs)
     return Table(
@@ -180,10 +179,10 @@ def all_starts(data: TokenData, heads: Any) -> Table:
     )
 
 
-@partial(jax.jit, static_argnames="norm")
-def programs(data: TokenData, heads: Any, choices: Any, norm: str = "frobenius") -> dict[str, Array]:
+@mapped(static=1, axes=(0, 0, None))
+def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> dict[str, Array]:
     """`programs_of` for a batch."""
-    return jax.vmap(lambda a, v: programs_of(a, v, choices, norm))(data, heads)
+    return programs_of(data, heads, choices, norm)
 
 
 def combined_paths(data: TokenData, heads: Any, starts: Any, radii: Any) -> Table:
@@ -196,15 +195,13 @@ def factored_paths(data: TokenData, heads: Any, starts: np.ndarray, columns: int
     return _paths_from(data, heads, factors(starts, columns), radii)
 
 
-@jax.jit
-def _paths_from(data: TokenData, heads: Any, weights: tuple[Any, ...], radii: Any) -> Table:
-    def one(a: TokenData, v: Any, own: tuple[Array, ...]) -> Table:
-        best = optimal_tokens(token_scores(a, v), a.visible)
-        models = [model_of([x[s] for x in own], v) for s in range(own[0].shape[0])]
-        sizes = sizes_of(own, radii)
-        return followed(regularization_path(EmpiricalRisk(a, Logistic()), models, sizes, reference=best), a, best)
-
-    return jax.vmap(one)(data, heads, weights)
+@mapped(axes=(0, 0, 0, None))
+def _paths_from(data: TokenData, heads: Any, weights: tuple[Array, ...], radii: Any) -> Table:
+    best = optimal_tokens(token_scores(data, heads), data.visible)
+    models = [model_of([x[s] for x in weights], heads) for s in range(weights[0].shape[0])]
+    sizes = sizes_of(weights, radii)
+    path = regularization_path(EmpiricalRisk(data, Logistic()), models, sizes, reference=best)
+    return followed(path, data, best)
 
 
 def model_of(weights: Sequence[Array], head: Any) -> CombinedAttention | FactoredAttention:

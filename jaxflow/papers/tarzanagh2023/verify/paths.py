@@ -1,7 +1,6 @@
 """Theorem 2 by regularisation paths of W and of (K, Q), and with it Lemmas 3 and 15."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -9,15 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow.data import TokenData, random_tokens
-from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, checksum_key
-from jaxflow.papers.registry import register
+from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.margin import Nuclear, ProgramResult, attention_svm, numerical_rank, solve
+from jaxflow.models import token_scores
+from jaxflow.papers.experiment import Dataset, Part, Say, Sweep, Table, checksum_key, mapped, register, stacked
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all, reached
+from jaxflow.papers.tarzanagh2023.verify.follow import follow_all, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import optimal_program
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     all_starts,
     combined_paths,
@@ -93,15 +90,23 @@ def noise_of(keys: Array, starts: Table) -> np.ndarray:
     return NOISE * np.asarray(jax.vmap(lambda key: jax.random.normal(subkey(key, "noise"), shape))(keys))
 
 
-@partial(jax.jit, static_argnums=0)
-def _draw(shape: tuple[int, int, int], keys: Array) -> tuple[TokenData, Array]:
-    return jax.vmap(lambda key: random_tokens(key, *shape))(keys)
+@mapped(static=1)
+def _draw(shape: tuple[int, int, int], key: Array) -> tuple[TokenData, Array]:
+    return random_tokens(key, *shape)
 
 
-@partial(jax.jit, static_argnums=0)
-def nuclear_programs(rank: int | None, data: TokenData, heads: Any) -> dict[str, Array]:
-    """`optimal_program` for a batch."""
-    return jax.vmap(lambda a, v: optimal_program(a, v, rank=rank))(data, heads)
+@mapped(static=1)
+def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> dict[str, Array]:
+    """(Att-SVM*) of the optimal tokens: `result`, `value`, `rank`, `weights`; with `rank` the program with that bound,
+    a stationary point of it (`ProgramResult.stationary`)."""
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    solution = solve(attention_svm(data, best, Nuclear(rank=rank) if rank else "nuclear"))
+    return {
+        "result": solution.result.value,
+        "value": solution.certificate.primal_value,
+        "rank": numerical_rank(solution.primal),
+        "weights": solution.primal,
+    }
 
 
 def _combined(scale: str, key: Any, say: Say) -> Table:
@@ -116,12 +121,8 @@ def _combined(scale: str, key: Any, say: Say) -> Table:
 
 def _flows(data: TokenData, head: Array, point: Array) -> Mask:
     """The flow from zero and from the path's point at a moderate bound."""
-    given = jax.vmap(lambda a, v, W: padded(instance(a, v, W), SHAPE))
+    given = jax.vmap(lambda a, v, W: padded(instance(a, v, W)))
     return reached(follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)])).T
-
-
-def _cells(scale: str) -> dict[str, tuple[Size, int]]:
-    return {f"m = {m}": (SIZES[scale], m) for m in SIZES[scale].columns}
 
 
 def _factored(keys: Array, cell: tuple[Size, int]) -> Table:
@@ -130,10 +131,6 @@ def _factored(keys: Array, cell: tuple[Size, int]) -> Table:
     starts = all_starts(data, head)
     found = factored_paths(data, head, starts.matrices + noise_of(keys, starts), m, size.radii)
     return paths_of(found, size.radii, *aim(_solved(size, data, head), m), several=True)
-
-
-def _programs(scale: str, key: Any, say: Say) -> Table:
-    return _solved(*_drawn(scale, key))
 
 
 def _solved(size: Size, data: TokenData, head: Array) -> Table:
@@ -153,13 +150,13 @@ PATHS = Dataset(
         "combined": Sweep(_combined, KEY),
         "factored": Part(
             _factored,
-            _cells,
+            lambda scale: {f"m = {m}": (SIZES[scale], m) for m in SIZES[scale].columns},
             {scale: size.instances for scale, size in SIZES.items()},
             block=6,
             draw_from=lambda seed, cell: _of_instances(KEY(seed)),
             way="as a block",
         ),
-        "programs": Sweep(_programs, KEY),
+        "programs": Sweep(lambda scale, key, say: _solved(*_drawn(scale, key)), KEY),
     },
     where=f"{__name__}:PATHS",
 )
@@ -185,16 +182,13 @@ def lemma3(m: int) -> Statement[Table]:
     )
 
 
-def _unbalanced(numbers: Table) -> np.ndarray:
-    one = numbers.factored
-    # A point of the path that was not found is undecided.
-    return np.where(one.found, np.maximum(one.balance, np.abs(one.size - 1.0)), np.nan)
-
-
 LEMMA15 = Statement[Table](
     source="Lemma 15",
     says="solutions of (KQ-RP) have ‖KQᵀ‖_* = R and KᵀK = QᵀQ, so that the products solve the problem over ‖W‖_* ≤ R",
-    residual=_unbalanced,
+    # A point of the path that was not found is undecided.
+    residual=lambda n: np.where(
+        n.factored.found, np.maximum(n.factored.balance, np.abs(n.factored.size - 1.0)), np.nan
+    ),
     bound=BALANCED,
     unit="|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
 )

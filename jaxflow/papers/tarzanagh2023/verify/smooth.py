@@ -1,7 +1,5 @@
 """Lemma 4: Lipschitz constants (3) of the gradients; Lemma 8: descent with steps up to 2/L_W."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,11 +11,9 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
+from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
-from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Statement
-from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
 
@@ -37,19 +33,10 @@ RESOLVED = 1e-6
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
 
 
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+def compute(scale: str, key: Any, say: Say) -> Table:
     """Both losses (l), at random data."""
     say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
-    return stacked(_pairs(name, _keys(number, scale, key)) for number, name in enumerate(LOSSES))
-
-
-def _keys(number: int, scale: str, key: Any) -> Array:
-    return jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
-
-
-@partial(jax.jit, static_argnums=0)
-def _pairs(name: str, keys: Array) -> Table:
-    return jax.vmap(partial(_one, name))(keys)
+    return stacked(_pairs(name, keys_of(key, number, TRIALS[scale])) for number, name in enumerate(LOSSES))
 
 
 def _sizes(key: Array) -> tuple[Array, Array]:
@@ -68,7 +55,8 @@ def _factors(key: Array, size: Any) -> tuple[Array, Array, Array]:
     return size * (two / linalg.singular_values(two)[0]), moving, moving + near * spread * step / size
 
 
-def _one(name: str, key: Array) -> Table:
+@mapped(static=1)
+def _pairs(name: str, key: Array) -> Table:
     """Of a random pair of weights, from far to infinitesimally near, and k sizes of the fixed factor.
 
     `W`: ‖∇L(W) − ∇L(V)‖ / ‖W − V‖ over L_W; `K`, `Q` `(k,)`: the same for one factor over the printed L_K, L_Q;
@@ -92,12 +80,12 @@ def _one(name: str, key: Array) -> Table:
     def factors(K: Array, Q: Array) -> tuple[Array, Array]:
         return jax.grad(lambda K, Q: risk(FactoredAttention(K, Q, head)), argnums=(0, 1))(K, Q)
 
-    def at(size: Array) -> dict[str, Array]:
+    def at(size: Array) -> Table:
         fixed, moving, moved = _factors(key, size)
         distance = jnp.linalg.norm(moving - moved)
         by_K = jnp.linalg.norm(factors(moving, fixed)[0] - factors(moved, fixed)[0]) / distance
         by_Q = jnp.linalg.norm(factors(fixed, moving)[1] - factors(fixed, moved)[1]) / distance
-        return {"K": by_K / (size * constant), "Q": by_Q / (size * constant)}
+        return Table(K=by_K / (size * constant), Q=by_Q / (size * constant))
 
     def descended(share: int) -> Array:
         eta = share / constant
@@ -106,11 +94,8 @@ def _one(name: str, key: Array) -> Table:
         return jnp.where(promised > MEASURABLE, 1.0 + change / promised, jnp.nan)
 
     # Lemma 8 allows η up to 2/L_W.
-    return Table(
-        W=ratio / constant,
-        **jax.vmap(at)(jnp.asarray(SIZES)),
-        descent=jnp.stack([descended(share) for share in (1, 2)]),
-    )
+    descent = jnp.stack([descended(share) for share in (1, 2)])
+    return Table(W=ratio / constant, descent=descent, **jax.vmap(at)(jnp.asarray(SIZES)).named)
 
 
 # `pairs`: of every loss.
@@ -131,7 +116,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         loss, trial, size = at
-        key = _keys(loss, draw.scale, draw.key("pairs"))[trial]
+        key = keys_of(draw.key("pairs"), loss, TRIALS[draw.scale])[trial]
         data, head = random_tokens(jax.random.split(key, 6)[0], N, T, D)
         given, slope = tokens_of(data, head), (logistic_slope, linear_slope)[loss]
         fixed, *moves = (np.asarray(x) for x in _factors(key, SIZES[size]))

@@ -1,0 +1,31 @@
+"""What the module of an experiment is made of: its numbers, what is said of them, and where it is entered."""
+
+from jaxflow.papers.compiling import mapped as mapped
+from jaxflow.papers.dataset import Dataset as Dataset
+from jaxflow.papers.dataset import Draw as Draw
+from jaxflow.papers.dataset import Part as Part
+from jaxflow.papers.dataset import Say as Say
+from jaxflow.papers.dataset import Studies as Studies
+from jaxflow.papers.dataset import Sweep as Sweep
+from jaxflow.papers.dataset import arrays_of as arrays_of
+from jaxflow.papers.dataset import checksum_key as checksum_key
+from jaxflow.papers.dataset import constants as constants
+from jaxflow.papers.dataset import keys_of as keys_of
+from jaxflow.papers.dataset import numpy_generator as numpy_generator
+from jaxflow.papers.registry import Paper as Paper
+from jaxflow.papers.registry import Theorem as Theorem
+from jaxflow.papers.registry import register as register
+from jaxflow.papers.registry import register_paper as register_paper
+from jaxflow.papers.statement import BELOW_ZERO as BELOW_ZERO
+from jaxflow.papers.statement import Again as Again
+from jaxflow.papers.statement import Mask as Mask
+from jaxflow.papers.statement import Statement as Statement
+from jaxflow.papers.statement import largest as largest
+from jaxflow.papers.statement import median as median
+from jaxflow.papers.statement import met as met
+from jaxflow.papers.table import Table as Table
+from jaxflow.papers.table import joined as joined
+from jaxflow.papers.table import stacked as stacked
+from jaxflow.papers.verdicts import Rate as Rate
+from jaxflow.papers.verdicts import common_rate as common_rate
+from jaxflow.papers.verdicts import fit as fit
