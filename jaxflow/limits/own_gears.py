@@ -57,8 +57,8 @@ class OwnGears(AbstractProblem):
             solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
             ends = stop | Stiff() if self.stiff else stop
             return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
-        # Far out rates times steps leave in a stage what Newton's method cannot remove.
-        digits = jnp.maximum(1e-2 * rtol, ROUNDED)
+        # Far out rates times steps leave roundings of `ROUNDED` in a stage, which Newton's method cannot remove.
+        digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
         solver, controller = kvaerno(digits, digits, linalg.chord), implicit_control(rtol=rtol, atol=1e-2 * rtol)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
