@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from jaxflow import papers
 from jaxflow.cli import app, main
 from jaxflow.cli.session import print_json
+from tests.docs.reader import parse
 
 runner = CliRunner()
 COMMANDS = [
@@ -29,13 +29,7 @@ def test_help_has_examples_that_parse(command: list[str]) -> None:
     told = [line.split(">")[0].split() for line in lines if line.strip()]
     assert told and all(words[: 1 + len(command)] == ["jaxflow", *command] for words in told)
     for words in told:
-        # Arguments and options are known to the command; nothing is run.
-        node = get_command(app)
-        rest = words[1:]
-        while hasattr(node, "commands") and rest:
-            node = node.commands[rest[0]]
-            rest = rest[1:]
-        node.make_context(words[0], rest, resilient_parsing=False)
+        parse(words)
 
 
 def test_help_names_the_exit_codes_and_every_table_takes_json() -> None:

@@ -46,8 +46,8 @@ def test_list_names_every_paper_figure_and_theorem() -> None:
     for paper in papers.known_papers():
         assert paper.name in found.output
         assert all(theorem.name in found.output for theorem in paper.theorems)
-        for entry in papers.figures_of(paper.name):
-            assert entry.name in found.output
+        for entry in papers.entries_of(paper.name):
+            assert entry.name in found.output and (entry.draw or entry.statements in found.output)
             assert all(entry.size(scale) in found.output for scale in papers.SCALES)
     words = runner.invoke(app, ["list", "tarzanagh2023"], env={"COLUMNS": "60"}).output.split()
     for entry in papers.entries_of("tarzanagh2023"):
@@ -88,6 +88,9 @@ def test_numbers_of_another_version_are_refused_in_one_line(monkeypatch: pytest.
         (["reproduce", "tarzanagh2032", "fig7"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
         (["reproduce", "tarzanagh2023", "fig77"], "figure: unknown name 'fig77'; did you mean 'fig7'?"),
         (["reproduce", "tarzanagh2023", "fig7", "--scale", "papper"], "scale: unknown name 'papper'; did you mean"),
+        (["verify", "tarzanagh2032"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
+        (["verify", "tarzanagh2023", "--scale", "papper"], "scale: unknown name 'papper'; did you mean 'paper'?"),
+        (["verify", "tarzanagh2023", "--only", "cone"], "only: unknown name 'cone'; did you mean 'cones'?"),
     ],
 )
 def test_wrong_arguments_are_answered_with_what_would_be_right(arguments: list[str], message: str) -> None:
@@ -102,6 +105,7 @@ def test_wrong_arguments_are_answered_with_what_would_be_right(arguments: list[s
     [
         (["reproduce", "tarzanagh2023", "fig7"], "fig7-claims.md"),
         (["reproduce", "tarzanagh2023", "fig7"], "fig7.npz"),
+        (["verify", "tarzanagh2023"], "verify.md"),
         (["demo"], "demo.png"),
     ],
 )

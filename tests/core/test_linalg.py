@@ -75,7 +75,15 @@ def _all(which: int) -> Callable[[Any, Any], dict[str, Any]]:
 
 def test_every_function_is_in_the_list():
     written = {name for name, value in vars(linalg).items() if getattr(value, "__module__", "") == linalg.__name__}
-    assert {name for name in written if name[0] != "_"} == {*PAIRS, "definite", "lu_factor", "LU", "newton", "chord"}
+    assert {name for name in written if name[0] != "_"} == {
+        *PAIRS,
+        "definite",
+        "doublings",
+        "lu_factor",
+        "LU",
+        "newton",
+        "chord",
+    }
 
 
 def test_batches_agree_with_jax(systems: tuple[jax.Array, jax.Array]):
@@ -249,3 +257,10 @@ def test_programs_with_many_factorisations_do_not_hang():
         [sys.executable, "-c", STRESS], env=plain, capture_output=True, text=True, timeout=300, check=False
     )
     assert run.stdout.strip() == "through", run.stderr
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(jnp.float32, 5), (jnp.float64, 6)])
+def test_so_many_doublings_reach_all_digits(dtype: Any, steps: int) -> None:
+    assert linalg.doublings(dtype) == steps
+    # A half, squared as often, is below the rounding of one.
+    assert 0.5 ** (2**steps) < jnp.finfo(dtype).eps <= 2.0 * 0.5 ** (2 ** (steps - 1))

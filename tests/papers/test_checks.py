@@ -11,7 +11,8 @@ from jaxflow.papers.dataset import Draw
 from jaxflow.papers.results import hypotheses
 from jaxflow.papers.statement import checked_again
 from tests.papers.findings import entry_of
-from tests.papers.test_every_verdict_can_change import PROBES, SEVERAL, changed, worst
+from tests.papers.made_up.probes import PROBES
+from tests.papers.test_every_verdict_can_change import SEVERAL, in_every_way
 
 # Statements about one explicit case or one explicit point, of which nothing is drawn, or whose first instance it is.
 EXPLICIT = {
@@ -30,7 +31,7 @@ SEEDS = 25
 def contradicted(paper: str, name: str, place: int) -> tuple[Any, Any, np.ndarray]:
     """The statement, made-up numbers that contradict it (or any, where several columns have to be wrong), and where."""
     entry, given = entry_of(paper, name), PROBES[paper, name]()
-    for numbers in itertools.chain(given, *map(changed, given), *map(worst, given)):
+    for numbers in itertools.chain(given, *map(in_every_way, given)):
         statement = entry.said(numbers)[place]
         inside, residual = statement.measure(numbers)
         wrong = inside & (residual > max(statement.bound, statement.late))
@@ -49,16 +50,33 @@ def test_every_check_runs_and_follows_what_it_is_asked(paper: str, name: str, mo
     # Which instance it is does not matter here: no search for one that satisfies what is assumed.
     monkeypatch.setattr(hypotheses, "DRAWS", 1)
     monkeypatch.setattr(hypotheses, "SEARCH", 1)
+    drawn: list[bool] = []
+    for method in ("key", "instance"):
+        monkeypatch.setattr(Draw, method, noting(getattr(Draw, method), drawn))
     entry = entry_of(paper, name)
     for place, one in enumerate(entry.said(PROBES[paper, name]()[0])):
         if one.again is not None and place in SOME.get((paper, name), {place}):
-            _runs(entry, place, place in EXPLICIT.get((paper, name), set()), *contradicted(paper, name, place))
+            explicit = place in EXPLICIT.get((paper, name), set())
+            _runs(entry, place, drawn, explicit, *contradicted(paper, name, place))
 
 
-def _runs(entry: Any, place: int, explicit: bool, statement: Any, numbers: Any, wrong: np.ndarray) -> None:
+def noting(method: Any, drawn: list[bool]) -> Any:
+    """The same method, which notes that an instance is drawn again."""
+
+    def noted(*arguments: Any) -> Any:
+        drawn.append(True)
+        return method(*arguments)
+
+    return noted
+
+
+def _runs(
+    entry: Any, place: int, drawn: list[bool], explicit: bool, statement: Any, numbers: Any, wrong: np.ndarray
+) -> None:
     at = tuple(np.argwhere(wrong)[0].tolist())
     only = np.zeros_like(wrong)
     only[at] = True
+    drawn.clear()
     found = float(statement.again.residual(numbers, Draw(entry.dataset, "quick", 0), at))
     # The recorded residual is compared with that of the code that ran (once), and not with itself.
     ran = replace(statement, again=replace(statement.again, residual=lambda *_: found))
@@ -69,6 +87,8 @@ def _runs(entry: Any, place: int, explicit: bool, statement: Any, numbers: Any, 
     # One that does not contradict confirms nothing, and is the same for all that reach their limit.
     if explicit or not found > max(statement.bound, statement.late):
         return
-    others = itertools.chain(((numbers, seed) for seed in range(1, SEEDS)), ((other, 0) for other in changed(numbers)))
+    # The same numbers with other instances, where any are drawn, and then other numbers.
+    seeds = range(1, SEEDS) if drawn else ()
+    others = itertools.chain(((numbers, seed) for seed in seeds), ((other, 0) for other in in_every_way(numbers)))
     values = (statement.again.residual(other, Draw(entry.dataset, "quick", seed), at) for other, seed in others)
     assert any(value != found and not np.isnan(value) for value in values), f"{place}: a constant"

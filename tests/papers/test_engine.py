@@ -2,15 +2,11 @@
 
 import functools
 import json
-import os
 import pickle
-import random
-import signal
-import subprocess
-import sys
 import threading
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ from jaxflow import papers
 from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
 from jaxflow.papers.claims import CLAIMS, as_json, findings_markdown, told
-from jaxflow.papers.dataset import Draw, cell_of
+from jaxflow.papers.dataset import Draw
 from jaxflow.papers.statement import Again, Statement, hold
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Check, Evidence, Verdict, common_rate
@@ -32,11 +28,19 @@ from jaxflow.study.shapes import ACCELERATOR
 from tests.papers.made_up import experiment
 from tests.papers.made_up.experiment import TOY
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def silent(line: str) -> None:
     pass
+
+
+# Asked once instead of by every one of many short runs, a third of whose time they are.
+ONCE = {name: functools.cache(getattr(manifests, name)) for name in ("commit", "package_version")}
+
+
+@pytest.fixture(autouse=True)
+def origin_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, once in ONCE.items():
+        monkeypatch.setattr(manifests, name, once)
 
 
 @pytest.fixture
@@ -57,8 +61,14 @@ def flat(raw: datasets.Raw) -> dict[str, bytes]:
     return {f"{part}.{field}": array.tobytes() for part, fields in raw.items() for field, array in fields.items()}
 
 
-def test_keys_are_made_from_names_and_cells_meet_the_same_instances(tmp_path: Path) -> None:
-    numbers = TOY.typed(collect(tmp_path))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> datasets.Raw:
+    """All numbers, of a run that nothing stops."""
+    return collect(tmp_path_factory.mktemp("whole"))
+
+
+def test_keys_are_made_from_names_and_cells_meet_the_same_instances(whole: datasets.Raw, tmp_path: Path) -> None:
+    numbers = TOY.typed(whole)
     assert numbers.draws.value.shape == (2, 7) and numbers.draws.powers.shape == (2, 7, 2)
     np.testing.assert_allclose(numbers.draws.value[1], 0.5 * numbers.draws.value[0], rtol=1e-15)
     one = experiment.draw(trial_key(0, "toy.toy-numbers.draws", {}, 6), experiment.CELLS["one"])
@@ -67,7 +77,7 @@ def test_keys_are_made_from_names_and_cells_meet_the_same_instances(tmp_path: Pa
     np.testing.assert_allclose(numbers.slow.again[0], numbers.draws.value[0], rtol=1e-15)
     assert not np.any(np.isclose(numbers.others.value[1], 0.5 * numbers.others.value[0]))
     assert numbers.curve.drawn == jax.random.normal(trial_key(0, "toy.toy-numbers.curve", {}, 0))
-    assert cell_of(numbers.draws, 1).powers.shape == (7, 2)
+    assert numbers.draws.at(1).powers.shape == (7, 2)
     other = TOY.typed(collect(tmp_path, seed=1))
     assert not np.any(other.draws.value == numbers.draws.value) and other.curve.drawn != numbers.curve.drawn
 
@@ -87,26 +97,34 @@ def test_keys_may_be_folded_into_that_of_a_cell(toy: Any, tmp_path: Path) -> Non
 
 
 def test_cells_share_one_program_and_results_do_not_depend_on_the_executor(
-    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy: Any, whole: datasets.Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Another function object, which no earlier test has had compiled.
     part = datasets.Part(lambda key, cell: experiment.draw(key, cell), experiment.CELLS, toy.TRIALS, 3)
     monkeypatch.setitem(TOY.parts, "draws", part)
-    whole = collect(tmp_path / "a")
+    with ThreadPoolExecutor(2) as pool:
+        assert flat(collect(tmp_path, executor=pool)) == flat(whole)
     # One program for both cells, perhaps one for the other part, and nine of the slow ones, which are not mapped.
     assert toy.COMPUTED.count("traced") <= 1 + 1 + 9
-    with ThreadPoolExecutor(2) as pool:
-        assert flat(collect(tmp_path / "b", executor=pool)) == flat(whole)
 
 
 class Killed(BaseException):
     """Not an exception that anything handles."""
 
 
+@contextmanager
+def killed_at(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
+    """A block that ends where this function is called."""
+
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(f"jaxflow.papers.{function}", kill)
+        yield
+
+
 def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Asked once instead of by every one of many short runs, a third of whose time they are.
-    for name in ("commit", "package_version"):
-        monkeypatch.setattr(manifests, name, functools.cache(getattr(manifests, name)))
     write, seen, target = store.write_file, 0, -1
 
     def counted(*arguments: Any) -> None:
@@ -118,27 +136,27 @@ def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, mon
 
     for module in (store, datasets):
         monkeypatch.setattr(module, "write_file", counted)
-    whole = flat(collect(tmp_path / "whole"))
+    uninterrupted = flat(collect(tmp_path / "whole"))
     # Early, in the middle of blocks, and as the last part, the sweep, is written.
-    for target in (seen // 5, seen // 2, 4 * seen // 5, seen):
+    for target in (seen // 5, seen // 2, seen):
         folder, seen = tmp_path / str(target), 0
         with pytest.raises(Killed):
             collect(folder)
         before = len(toy.COMPUTED)
-        assert flat(collect(folder)) == whole
+        assert flat(collect(folder)) == uninterrupted
         again = toy.COMPUTED[before:]
         # Seven slow instances in blocks of three, and one block again to compare.
         assert again.count("curve") == 1 and again.count("slow") <= 9 + 3
-        assert flat(collect(folder)) == whole and toy.COMPUTED[before:] == again
+        assert flat(collect(folder)) == uninterrupted and toy.COMPUTED[before:] == again
     assert again.count("slow") == 0
 
 
-def test_a_crowded_process_forgets_programs_between_parts(toy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_crowded_process_forgets_programs_between_parts(whole: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """`verify` of a paper with seventeen checks ran out of memory maps near its end, and died in the compiler."""
-    whole, forgotten = flat(collect(tmp_path / "whole")), []
+    forgotten = []
     monkeypatch.setattr(datasets, "crowded", lambda: True)
     monkeypatch.setattr(datasets, "release_programs", lambda: forgotten.append(True))
-    assert flat(collect(tmp_path / "crowded")) == whole
+    assert flat(collect(tmp_path)) == flat(whole)
     assert len(forgotten) == len(TOY.parts)
 
 
@@ -182,10 +200,8 @@ def test_the_seconds_of_all_attempts_are_kept(toy: Any, tmp_path: Path, monkeypa
     def told(name: str) -> dict[str, Any]:
         return json.loads((tmp_path / f"{name}-manifest.json").read_text())
 
-    with monkeypatch.context() as patch:
-        patch.setattr(datasets, "write_file", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    with killed_at(monkeypatch, "dataset.write_file"):
+        papers.reproduce("toy", "curve", out=tmp_path, say=silent)
     (left,) = (tmp_path / "numbers").rglob("attempts/*.json")
     assert json.loads(left.read_text())["seconds"] > 0
     # As if it had taken long; another, cut short by a power cut, says nothing.
@@ -218,23 +234,39 @@ def test_an_attempt_is_written_while_it_goes_on(tmp_path: Path, monkeypatch: pyt
     assert not threading.Event().wait(0.01) and len(written) == len(seconds)
 
 
-def test_what_a_killed_command_left_is_its_own(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("jaxflow.papers.run.save_figure", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            papers.reproduce("toy", "curve", out=tmp_path, say=silent)
-    assert (tmp_path / "curve.npz").exists()
-    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
-    assert toy.COMPUTED.count("curve") == 1
-    with pytest.raises(FileExistsError):
-        papers.reproduce("toy", "curve", out=tmp_path, say=silent)
-    # Asked to begin again, and killed: the same command without that goes on.
-    with monkeypatch.context() as patch:
-        patch.setattr(datasets, "write_file", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
+# Manifests tell the time, and Matplotlib draws the names within an SVG at random.
+FILES = ("curve.npz", "curve.png", "curve-claims.md", "curve-claims.json", "verify.npz", "verify.md", "verify.json")
+
+
+def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def curve(folder: str, **more: Any) -> None:
+        papers.reproduce("toy", "curve", out=tmp_path / folder, say=silent, **more)
+
+    def verify(folder: str) -> None:
+        papers.verify("toy", out=tmp_path / folder, say=silent)
+
+    curve("whole")
+    verify("whole")
     toy.COMPUTED.clear()
-    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    # Where numbers are written, and where a figure is.
+    for function in ("dataset.write_file", "run.save_figure"):
+        with killed_at(monkeypatch, function):
+            curve("killed")
+    assert (tmp_path / "killed" / "curve.npz").exists()
+    curve("killed")
+    assert toy.COMPUTED.count("curve") == 2
+    with killed_at(monkeypatch, "run.findings_markdown"):
+        verify("killed")
+    verify("killed")
+    for name in FILES:
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    with pytest.raises(FileExistsError):
+        curve("killed")
+    # Asked to begin again, and killed: the same command without that goes on.
+    with killed_at(monkeypatch, "dataset.write_file"):
+        curve("killed", overwrite=True)
+    toy.COMPUTED.clear()
+    curve("killed")
     assert toy.COMPUTED.count("curve") == 1 and "slow" not in toy.COMPUTED
 
 
@@ -272,51 +304,15 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
     assert toy.COMPUTED.count("curve") == 1
 
 
-@pytest.mark.parametrize("part", ["draws", "curve"])
-def test_numbers_of_other_versions_are_not_continued(
-    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_numbers_of_other_versions_are_not_continued(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(tmp_path)
-    if part == "curve":
-        # The studies lie elsewhere; the sweep alone is old.
-        for store_path in (tmp_path / "numbers").rglob("*.zarr*"):
-            if store_path.is_dir() and store_path.suffix in (".zarr", ".side"):
-                store_path.rename(store_path.with_name(f"away-{store_path.name}"))
+    # The studies, which have such a test of their own, lie elsewhere; the sweep alone is old.
+    for store_path in (tmp_path / "numbers").rglob("*.zarr*"):
+        if store_path.is_dir() and store_path.suffix in (".zarr", ".side"):
+            store_path.rename(store_path.with_name(f"away-{store_path.name}"))
     monkeypatch.setattr(manifests, "package_version", lambda name: "0.0")
     with pytest.raises(papers.OtherNumbers, match="--overwrite begins again"):
         collect(tmp_path)
-
-
-def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.papers.made_up.experiment", str(folder), str(pause)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with open(folder.parent / "errors.txt", "ab") as errors:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)
-
-
-@pytest.mark.slow
-def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path) -> None:
-    # Manifests tell the time, and Matplotlib draws the names within an SVG at random.
-    names = ("curve.npz", "curve.png", "curve-claims.md", "curve-claims.json", "verify.npz", "verify.md", "verify.json")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    papers.reproduce("toy", "curve", scale="paper", out=whole, say=silent)
-    papers.verify("toy", scale="paper", out=whole, say=silent)
-    with start(killed, 0.1) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        # Forty slow instances take four seconds.
-        time.sleep(random.Random(11).uniform(0.0, 4.0))
-        assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-    with start(killed, 0.0) as process:
-        process.communicate(timeout=300)
-    assert process.returncode == 0, (tmp_path / "errors.txt").read_text()
-    for name in names:
-        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-    # One for each process that came to the numbers, and for each command of the last.
-    kept = [json.loads(file.read_text())["seconds"] for file in (killed / "numbers").rglob("attempts/*.json")]
-    assert len(kept) >= 2
-    assert json.loads((killed / "verify-manifest.json").read_text())["seconds"] >= sum(kept) - 0.1
 
 
 def test_every_dataset_is_found_where_it_says() -> None:

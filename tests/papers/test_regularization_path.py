@@ -10,11 +10,11 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, FactoredAttention, token_scores
-from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
     PathStatus,
     SeparatingCone,
     cone_depth,
+    log_excess,
     low_and_high,
     regularization_path,
 )

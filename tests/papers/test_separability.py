@@ -19,6 +19,8 @@ from jaxflow.papers.sheen2024.separability import (
 )
 from jaxflow.risk import EmpiricalRisk
 
+# One program draws for all of these tests.
+SHAPE = (3, 4, 4)
 # Scores and inner products of order ten: some hundred roundings.
 ROUNDING = 1e-12
 
@@ -28,17 +30,17 @@ def sorted_scores(data: TokenData, head: jax.Array) -> np.ndarray:
 
 
 def test_scores_are_the_ones_asked_for_and_a_spread_moves_the_others_only() -> None:
-    scores = sorted_scores(*equal_score_tokens(jax.random.key(0), 5, 4, 6, 7.0))
+    scores = sorted_scores(*equal_score_tokens(jax.random.key(0), *SHAPE, 7.0))
     assert np.allclose(scores, [-3.5, -3.5, -3.5, 3.5], atol=ROUNDING)
-    scores = sorted_scores(*equal_score_tokens(jax.random.key(0), 5, 4, 6, 7.0, 0.1))
+    scores = sorted_scores(*equal_score_tokens(jax.random.key(0), *SHAPE, 7.0, 0.1))
     assert np.allclose(scores[:, -1], 3.5, atol=ROUNDING)
     assert np.all(np.abs(scores[:, :-1] + 3.5) <= 0.7 + ROUNDING) and np.ptp(scores[:, :-1]) > 0.1
 
 
 def test_a_planted_diagonal_separates_and_changes_no_score() -> None:
     key = jax.random.key(3)
-    plain, head = equal_score_tokens(key, 3, 4, 4, 5.0)
-    planted, same = equal_score_tokens(key, 3, 4, 4, 5.0, 0.0, 0.2)
+    plain, head = equal_score_tokens(key, *SHAPE, 5.0)
+    planted, same = equal_score_tokens(key, *SHAPE, 5.0, 0.0, 0.2)
     assert jnp.array_equal(head, same)
     before, after = (np.asarray(token_scores(data, LinearHead(head))) for data in (plain, planted))
     assert np.allclose(before, after, atol=ROUNDING)
@@ -69,11 +71,7 @@ def test_pairs(cosines: tuple[float, float], outside: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((2, 4, 4, 1.0), "T: pairs"),
-        ((4, 3, 3, 1.0), "d: expected at least 4"),
-    ],
+    ("arguments", "message"), [((2, 4, 4, 1.0), "T: pairs"), ((4, 3, 3, 1.0), "d: expected at least 4")]
 )
 def test_sizes_that_cannot_be(arguments: tuple[int, int, int, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -100,13 +98,13 @@ def test_the_parts_of_assumption_4_fail_one_at_a_time(broken: str | None) -> Non
 
 
 def test_an_odd_number_of_others_has_no_pairing() -> None:
-    data, head = equal_score_tokens(jax.random.key(0), 2, 4, 4, 1.0)
+    data, head = equal_score_tokens(jax.random.key(0), *SHAPE, 1.0)
     selection = jnp.argmax(data.labels[:, None] * (data.tokens @ head), axis=1)[:, None] == jnp.arange(4)[None, :]
     assert float(assumption_4(data, selection)[2].slack) == -np.inf
 
 
 def test_assumption_2_and_its_relaxed_form() -> None:
-    data, head = equal_score_tokens(jax.random.key(1), 3, 4, 4, 2.0, 0.05)
+    data, head = equal_score_tokens(jax.random.key(1), *SHAPE, 2.0, 0.05)
     assert not bool(assumption_2(data, head).holds)
     relaxed = assumption_2(data, head, 0.15)
     assert bool(relaxed.holds) and float(relaxed.slack) < 0.15

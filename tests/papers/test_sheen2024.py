@@ -8,28 +8,20 @@ import pytest
 
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.claims import Finding
-from jaxflow.papers.registry import Entry
-from jaxflow.papers.sheen2024 import assumptions, failures, rates
-from jaxflow.papers.sheen2024.equivalence import growth
-from jaxflow.papers.verdicts import Verdict
-from tests.papers.findings import entry_of, found, letters
-from tests.papers.made_up import sheen2024 as made_up
+from jaxflow.papers.sheen2024 import failures, rates, separability
+from jaxflow.papers.sheen2024.rates import growth
+from tests.papers.findings import entry_of, found, judge, row
+from tests.papers.made_up.records import changed
+from tests.papers.made_up.sheen2024 import (
+    LATE,
+    aligned_numbers,
+    assumption_numbers,
+    diagonal_numbers,
+    failure_numbers,
+    limit_numbers,
+)
 
-HOLDS, OPEN = Verdict.holds, Verdict.not_settled
 TIMES = np.geomspace(1.0, 1e6, 7)
-
-
-def entry(name: str) -> Entry:
-    return entry_of("sheen2024", name)
-
-
-def find(name: str, numbers: Any) -> list[Finding]:
-    return found("sheen2024", name, numbers)
-
-
-def verdicts(name: str, numbers: Any) -> str:
-    return letters(find(name, numbers))
 
 
 def test_growth_and_rates_are_exponents() -> None:
@@ -42,128 +34,115 @@ def test_growth_and_rates_are_exponents() -> None:
     assert np.all(rates.bend(jump, TIMES) > rates.BENT) and np.all(rates.bend(gaps, TIMES) < 1e-12)
 
 
-def test_statements_of_diagonal_weights_follow_their_numbers() -> None:
-    good, bad, lost = made_up.diagonal()
-    said = find("diagonal", good)
-    assert letters(said) == "HHRRRRRORHH"
-    assert said[7].source == "App. A.7" and said[7].worst == pytest.approx(1.0 - 2.0 / 3.0)
+BAD = diagonal_numbers(
+    1.0, apart=1e-7, identity=1e-5, size=1.0, gap=1.0, selects=np.array([1, -1, 1]), stationarity=0.4,
+    slackness=0.1, weights_gap=1e-3, averaged=2.0 * diagonal_numbers().flows.averaged,
+)  # fmt: skip
+# The start without an instance inside the hypotheses; one that is late, of which notes say whether it waits for a
+# constraint.
+APART = diagonal_numbers(small=np.array([[1.0], [1.0], [-1.0]]))
+WAITING = diagonal_numbers(weights_gap=LATE ** -np.array([[0.1], [0.5], [0.3]]), behind=np.array([0.0, 0.0, 0.3]))
+MISALIGNED = aligned_numbers(1e-2, alignment=1e-3, oracle_excess=1e-3, oracle=1e-2, lifted_gap=1e-2, attention=1.0)
+
+# Three limits of two data sets: the second has no direction in one norm; the first is not followed to its end.
+NO_DIRECTION = changed(limit_numbers(), ("limits.results", ProgramResult.infeasible.value, np.s_[:, 1]))
+UNDECIDED = changed(limit_numbers(), ("limits.outcome", Outcome.undecided.value, (0, 0)))
+# A point at rest, of which the program is infeasible, or may be feasible.
+REST = changed(limit_numbers(), ("limits.outcome", Outcome.finite_stationary_point.value, np.s_[:, 0]))
+INFEASIBLE = changed(REST, ("limits.separable", 0.0, np.s_[:, 0]), ("limits.separable", 0.1, np.s_[..., 0]))
+LOST = limit_numbers(outcome=np.array([Outcome.undecided.value, Outcome.failed.value]))
+SOME = failure_numbers(selects=np.array([1, 0, -1]), small=np.array([1.0, 1.0, -1.0]), diagonal=0.1)
+GENERAL = [0.1, 0.1, 0.0, np.nan]
+
+ROWS = [
+    row("diagonal", diagonal_numbers(), "HHRRRRRORHH"),
     # No independent code confirms any of it.
-    said = find("diagonal", bad)
-    assert letters(said) == "OOOOOOOOOHH"
-    assert [one.evidence.contradicted for one in said] == [9, 9, 9, 1, 0, 3, 3, 3, 0, 0, 0]
-    said = find("diagonal", lost)
-    assert letters(said) == "OOOOOOOOOOO"
-    assert [one.evidence.undecided for one in said] == [9, 9, 9, 3, 3, 3, 3, 3, 3, 9, 3]
-    empty = made_up.diagonal_numbers(ok=False, diagonal=0.0)
-    assert verdicts("diagonal", empty) == "OONNNNNNNON"
+    row("diagonal", BAD, "OOOOOOOOOHH", contradicted=[9, 9, 9, 1, 0, 3, 3, 3, 0, 0, 0]),
+    row("diagonal", diagonal_numbers(ok=False), "O{11}", undecided=[9, 9, 9, 3, 3, 3, 3, 3, 3, 9, 3]),
+    row("diagonal", diagonal_numbers(ok=False, diagonal=0.0), "OONNNNNNNON"),
+    # A few late instances are no counterexample and no proof.
+    row(
+        "diagonal",
+        diagonal_numbers(gap=1.0 / LATE * np.array([[1.0], [1.0], [2e4]])),
+        "....O.*",
+        undecided={4: 1},
+        contradicted={4: 0},
+    ),
+    # Multipliers are judged for each start.
+    row("multipliers", diagonal_numbers(), "RRRRRR"),
+    row("multipliers", diagonal_numbers(slackness=0.1, gap=1e-6), "ROO..."),
+    row("multipliers", diagonal_numbers(stationarity=0.4), "O....."),
+    row("multipliers", APART, "RRRNNN"),
+    row("rates", diagonal_numbers(), "R"),
+    row("rates", diagonal_numbers(kappa=0.0), "O"),
+    row("rates", WAITING, "O", contradicted=0),
+    # Alignment is judged inside the assumptions; the same matrix again shows nothing of uniqueness.
+    row("general", aligned_numbers(), "HHHHHNH", inside=[8, 6, 6, 6, 2, 0, 6]),
+    row("general", MISALIGNED, "OOOOONH", contradicted=[8, 6, 6, 6, 2, 0, 0]),
+    row("general", aligned_numbers(ok=False), "OOHHHNO"),
+    row("general", aligned_numbers(small=-0.1), "NNNNNNN"),
+    row("general", aligned_numbers(result=ProgramResult.budget_spent.value), "HHOHHNH"),
+    row("general", aligned_numbers(apart=0.0), "....O.."),
+    # Norms are compared where all three limits are directions: each in its own norm by its own flow, in another norm by
+    # all three.
+    row("norms", limit_numbers(), "HHHHHH"),
+    row("norms", NO_DIRECTION, ".*", inside=1, outside=1),
+    row("norms", limit_numbers(1.0 + 1e-6, 1.0), "OOOOOO", contradicted={3: 2}),
+    row("norms", UNDECIDED, ".*", undecided=[1, 0, 0, 1, 1, 1]),
+    # Lemma 4.2 as printed is refuted by points at rest; one whose program may be feasible refutes the mended one.
+    row("divergence", limit_numbers(), "HH"),
+    row("divergence", INFEASIBLE, "OH", inside=[2, 1], contradicted=[1, 0], outside={1: 1}),
+    row("divergence", REST, "O.", contradicted={1: 1}),
+    row("divergence", LOST, "OO"),
+    # Failures count every instance.
+    row("failures", failure_numbers(), "HNNHNNN"),
+    row("failures", SOME, "ONNONNN", inside={0: 12}, undecided={0: 6}),
+    row("failures", failure_numbers(selects=np.array([1, 1, -1])), ".*", contradicted={0: 6}),
+    row("assumptions", assumption_numbers(), "HH"),
+    row(
+        "assumptions",
+        assumption_numbers(GENERAL, [0.1, 0.0, 0.0, 0.1]),
+        "OH",
+        inside={0: 3},
+        contradicted={0: 1},
+        undecided={0: 1},
+        outside={0: 1},
+    ),
+    row("assumptions", assumption_numbers(GENERAL), "O."),
+    row("assumptions", assumption_numbers(sign=-1.0), ".O"),
+]
 
 
-def test_a_few_late_instances_are_no_counterexample_and_no_proof() -> None:
-    gaps = 1.0 / made_up.LATE * np.array([[1.0], [1.0], [2e4]])
-    now = find("diagonal", made_up.diagonal_numbers(gap=gaps))[4]
-    assert now.verdict is OPEN and (now.evidence.undecided, now.evidence.contradicted) == (1, 0)
+@pytest.mark.parametrize(("name", "numbers", "verdicts", "counts"), ROWS)
+def test_verdicts_follow_the_numbers(name: str, numbers: Any, verdicts: str, counts: dict[str, Any]) -> None:
+    judge("sheen2024", name, numbers, verdicts, counts)
 
 
-def test_multipliers_are_judged_for_each_start() -> None:
-    numbers = made_up.diagonal_numbers()
-    assert verdicts("multipliers", numbers) == "RRRRRR"
-    stays = made_up.diagonal_numbers(slackness=0.1, gap=1e-6)
-    assert verdicts("multipliers", stays)[:3] == "ROO"
-    assert verdicts("multipliers", made_up.diagonal_numbers(stationarity=0.4))[0] == "O"
-    # The start without an instance inside the hypotheses has no curve.
-    small = np.ones((3, 3)) * np.array([[1.0], [1.0], [-1.0]])
-    apart = made_up.diagonal_numbers(small=small)
-    assert verdicts("multipliers", apart) == "RRRNNN"
-    figure = entry("multipliers").draw(apart)  # pyright: ignore[reportOptionalCall]
-    assert sum("0.001" in str(line.get_label()) for line in figure.axes[1].lines) == 0
-
-
-def test_rates_compare_exponent_and_slack() -> None:
-    numbers = made_up.diagonal_numbers()
-    assert verdicts("rates", numbers) == "R"
-    assert verdicts("rates", made_up.diagonal_numbers(kappa=0.0)) == "O"
-    # One that is late is no proof, and no counterexample; the notes say whether it waits for a constraint.
-    late = made_up.LATE ** -np.array([[0.1], [0.5], [0.3]])
-    waiting = made_up.diagonal_numbers(weights_gap=late, behind=np.array([0.0, 0.0, 0.3]))
-    findings, notes = entry("rates").find(waiting)
-    assert findings[0].verdict is OPEN and findings[0].evidence.contradicted == 0
+def test_findings_and_notes_name_what_is_unusual() -> None:
+    multiplier = found("sheen2024", "diagonal", diagonal_numbers())[7]
+    assert multiplier.source == "App. A.7" and multiplier.worst == pytest.approx(1.0 - 2.0 / 3.0)
+    assert found("sheen2024", "failures", SOME)[1].measured == "6 of 6 select a wrong token"
+    notes = entry_of("sheen2024", "rates").find(WAITING)[1]
     assert "Of 3 exponents 1 wait" in notes[-1] and "Of the 2 others 2 are within" in notes[-1]
-    figure = entry("rates").draw(waiting)  # pyright: ignore[reportOptionalCall]
+
+
+def drawn(name: str, numbers: Any) -> Any:
+    draw = entry_of("sheen2024", name).draw
+    assert draw is not None
+    return draw(numbers)
+
+
+def test_drawings_leave_out_what_is_outside() -> None:
+    lines = drawn("multipliers", APART).axes[1].lines
+    assert sum("0.001" in str(line.get_label()) for line in lines) == 0
     # Two of those inside do not wait, one does, and the third line is the diagonal.
-    assert [len(line.get_xdata()) for line in figure.axes[1].lines] == [2, 1, 2]
-
-
-def test_alignment_is_judged_inside_the_assumptions() -> None:
-    good, bad, lost, outside = made_up.aligned()
-    said = find("general", good)
-    assert letters(said) == "HHHHHNH"
-    assert [one.evidence.inside for one in said] == [8, 6, 6, 6, 2, 0, 6]
-    said = find("general", bad)
-    assert letters(said) == "OOOOONH"
-    assert [one.evidence.contradicted for one in said] == [8, 6, 6, 6, 2, 0, 0]
-    assert verdicts("general", lost) == "OOHHHNO"
-    assert verdicts("general", outside) == "NNNNNNN"
-    unsolved = made_up.aligned_numbers(result=ProgramResult.budget_spent.value)
-    assert verdicts("general", unsolved) == "HHOHHNH"
-    # The same matrix again shows nothing of uniqueness.
-    assert verdicts("general", made_up.aligned_numbers(apart=0.0))[4] == "O"
-
-
-def test_norms_are_compared_where_all_three_limits_are_directions() -> None:
-    assert verdicts("norms", made_up.limit_numbers()) == "HHHHHH"
-    some = np.full((3, 2, 3), ProgramResult.optimal.value)
-    some[:, 1] = ProgramResult.infeasible.value
-    said = find("norms", made_up.limit_numbers(results=some))
-    assert all(one.evidence.inside == 1 and one.outside == 1 for one in said)
-    same = find("norms", made_up.limit_numbers(1.0 + 1e-6, 1.0))
-    assert letters(same) == "OOOOOO" and same[3].evidence.contradicted == 2
-    lost = np.full((3, 2), Outcome.globally_optimal.value)
-    lost[0, 0] = Outcome.undecided.value
-    # Each in its own norm by its own flow; in another norm by all three.
-    assert [one.evidence.undecided for one in find("norms", made_up.limit_numbers(outcome=lost))] == [1, 0, 0, 1, 1, 1]
+    assert [len(line.get_xdata()) for line in drawn("rates", WAITING).axes[1].lines] == [2, 1, 2]
     # The first data set is one on which a flow selects other tokens: the second is drawn.
-    weights = np.stack([np.stack([np.eye(3), 2.0 * np.eye(3)])] * 3)
-    figure = entry("norms").draw(made_up.limit_numbers(outcome=lost, weights=weights))  # pyright: ignore
+    figure = drawn("norms", changed(UNDECIDED, ("limits.weights", 2.0 * np.eye(3), np.s_[:, 1])))
     assert figure.axes[0].images[0].get_array().max() == 2.0 and len(figure.axes) == 4
 
 
-def test_lemma_4_2_as_printed_is_refuted_by_points_at_rest() -> None:
-    rest, best = Outcome.finite_stationary_point.value, Outcome.globally_optimal.value
-    diagonal = {"outcome": np.array([rest, best]), "separable": np.ones((3, 2, 3)) * np.array([[0.0], [1.0]])}
-    diagonal["separable"][..., 0] = 0.1
-    printed, mended = find("divergence", made_up.limit_numbers(**diagonal))
-    assert (printed.verdict, printed.evidence.inside, printed.evidence.contradicted) == (OPEN, 2, 1)
-    assert (mended.verdict, mended.evidence.inside, mended.outside) == (HOLDS, 1, 1)
-    # A point at rest whose program may be feasible is refuted by nothing but itself.
-    printed, mended = find("divergence", made_up.limit_numbers(outcome=diagonal["outcome"]))
-    assert printed.verdict is OPEN and mended.evidence.contradicted == 1
-    assert verdicts("divergence", made_up.limit_numbers()) == "HH"
-    lost = np.array([Outcome.undecided.value, Outcome.failed.value])
-    assert verdicts("divergence", made_up.limit_numbers(outcome=lost)) == "OO"
-
-
-def test_failures_count_every_instance() -> None:
-    good = made_up.failure_numbers()
-    assert verdicts("failures", good) == "HNNHNNN"
-    some = made_up.failure_numbers(
-        selects=np.array([1, 0, -1]), small=np.array([1.0, 1.0, -1.0]), diagonal=np.array([0.1, 0.1, 0.1])
-    )
-    findings = find("failures", some)
-    assert letters(findings) == "ONNONNN"
-    assert (findings[0].evidence.inside, findings[0].evidence.undecided) == (12, 6)
-    assert findings[1].measured == "6 of 6 select a wrong token"
-    wrong = find("failures", made_up.failure_numbers(selects=np.array([1, 1, -1])))
-    assert wrong[0].evidence.contradicted == 6
-    assert failures.quantiles(good, 2) == pytest.approx(np.full((3, 3), 1e-2))
-
-
-def test_assumptions_are_counted() -> None:
-    mixed = made_up.assumption_numbers([0.1, 0.1, 0.0, np.nan], [0.1, 0.0, 0.0, 0.1])
-    separable, gap = find("assumptions", mixed)
-    assert (separable.verdict, separable.evidence.inside, separable.evidence.contradicted) == (OPEN, 3, 1)
-    assert separable.evidence.undecided == 1 and separable.outside == 1
-    assert find("assumptions", made_up.assumption_numbers([0.1, 0.1, 0.0, np.nan]))[0].verdict is OPEN
-    assert verdicts("assumptions", made_up.assumption_numbers()) == "HH"
-    assert gap.verdict is HOLDS and verdicts("assumptions", made_up.assumption_numbers(sign=-1.0))[1] == "O"
-    slack = [assumptions.slack(jax.random.key(0), 4, 4, multiple) for multiple in (1.01, 0.99)]
+def test_quantiles_and_slacks() -> None:
+    assert failures.quantiles(failure_numbers(), 2) == pytest.approx(np.full((3, 3), 1e-2))
+    slack = [separability.slack(jax.random.key(0), 4, 4, multiple) for multiple in (1.01, 0.99)]
     assert slack[0] > 0 > slack[1]

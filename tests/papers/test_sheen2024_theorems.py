@@ -12,25 +12,9 @@ from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention, token_scores
+from jaxflow.papers.sheen2024 import diagonal as diagonals
+from jaxflow.papers.sheen2024 import frame as frames
 from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
-from jaxflow.papers.sheen2024.diagonal import (
-    averaged_residuals,
-    behind_face,
-    constraint_rows,
-    integral_form,
-    unbalanced_start,
-)
-from jaxflow.papers.sheen2024.frame import (
-    aligned_limit,
-    aligned_start,
-    alignment_error,
-    alignment_frame,
-    lift,
-    margin_normalised,
-    margin_of,
-    reduced_program,
-    singular_entries,
-)
 from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
 from jaxflow.papers.sheen2024.separability import score_gap_needed
 from jaxflow.risk import EmpiricalRisk
@@ -44,7 +28,7 @@ def diagonal() -> tuple[TokenData, Any, Any, Accumulated]:
     n, T, d = 3, 4, 4
     data, head = equal_score_tokens(jax.random.key(5), n, T, d, 1.1 * score_gap_needed(n, T), 0.0, 0.1)
     omega = jnp.asarray([1.0, 0.5, 0.8, 1.2])
-    xi, _ = unbalanced_start(omega, head, jnp.asarray([True, False, True, False]))
+    xi, _ = diagonals.unbalanced_start(omega, head, jnp.asarray([True, False, True, False]))
     assert jnp.all(xi.k * xi.q == 0)
     assert jnp.allclose(xi.k**2 + xi.q**2, 2 * omega**2, rtol=1e-15)
     path = accumulate(EmpiricalRisk(data, Exponential()), xi, TIMES)
@@ -57,7 +41,7 @@ def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
     data, xi, omega, path = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
     beta = path.models.k * path.models.q
-    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(path.pushes)
+    formed = jax.vmap(lambda pushes: diagonals.integral_form(data, best, omega, pushes))(path.pushes)
     assert float(jnp.max(jnp.abs(beta - formed) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-6
 
 
@@ -67,15 +51,15 @@ def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
     optimum = solve(attention_svm(data, best, "l1")).primal
     beta = path.models.k[-1] * path.models.q[-1]
-    found = averaged_residuals(data, best, omega, beta, path.pushes[-1], optimum)
+    found = diagonals.averaged_residuals(data, best, omega, beta, path.pushes[-1], optimum)
     # (Bλ)_j = arcsinh(β_j/ω²)/ln μ: exact by (19), whose error is divided by ln μ = 14.
-    margins = jnp.where(best, jnp.inf, jnp.einsum("ntd,d->nt", constraint_rows(data, best), beta))
+    margins = jnp.where(best, jnp.inf, jnp.einsum("ntd,d->nt", diagonals.constraint_rows(data, best), beta))
     log_mu = jnp.log(jnp.min(margins))
     exact = jnp.abs(jnp.arcsinh(jnp.abs(beta) / omega**2) / log_mu - 1.0)
     support = jnp.abs(optimum) > 1e-7 * jnp.max(jnp.abs(optimum))
     assert float(found.stationarity) >= float(jnp.max(jnp.where(support, exact, 0.0))) - 1e-6
     assert float(found.log_margin) == pytest.approx(float(log_mu))
-    before = averaged_residuals(data, best, omega, jnp.zeros(4), path.pushes[0], optimum)
+    before = diagonals.averaged_residuals(data, best, omega, jnp.zeros(4), path.pushes[0], optimum)
     assert np.isnan(float(before.stationarity))
 
 
@@ -90,26 +74,26 @@ def paired() -> tuple[TokenData, Any, Any]:
 @pytest.mark.slow
 def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
     data, head, best = paired
-    frame = alignment_frame(data, best)
+    frame = frames.alignment_frame(data, best)
     V, _ = jnp.linalg.qr(jax.random.normal(jax.random.key(1), (4, 4)))
     half = jnp.asarray([0.4, 0.0, 0.4, 0.0])
-    K, Q = aligned_start(frame, half, 0.4 - half, V)
-    assert float(alignment_error(frame, K, Q, V)) < 1e-15
+    K, Q = frames.aligned_start(frame, half, 0.4 - half, V)
+    assert float(frames.alignment_error(frame, K, Q, V)) < 1e-15
     path = accumulate(
         EmpiricalRisk(data, Exponential()), FactoredAttention(K, Q, head), TIMES, integrals=False, rtol=1e-6
     )
     assert bool(path.result == RESULTS.successful)
-    errors = jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(path.models)
+    errors = jax.vmap(lambda m: frames.alignment_error(frame, m.K, m.Q, V))(path.models)
     assert float(jnp.max(errors)) < 1e-10
     last, gradient = jax.tree.map(lambda x: x[-1], (path.models, path.gradients.gradient))
     velocity = -(gradient.K @ last.Q.T + last.K @ gradient.Q.T)
-    exact, value = aligned_limit(data, best)
-    found = margin_normalised(data, best, velocity)
+    exact, value = frames.aligned_limit(data, best)
+    found = frames.margin_normalised(data, best, velocity)
     # Margins of both sequences grow alike up to 1/(log t)^2; the rest is the step's error.
     assert float(jnp.sum(jnp.linalg.svd(found, compute_uv=False))) == pytest.approx(float(value), rel=1e-8)
     assert float(jnp.linalg.norm(found - exact)) < 1e-7
     # Columns that no sequence has stay zero.
-    beta = singular_entries(frame, last.combined_weights())
+    beta = frames.singular_entries(frame, last.combined_weights())
     assert float(jnp.max(jnp.abs(beta[2:]))) < 1e-6 * float(beta[0])
 
 
@@ -118,11 +102,11 @@ def test_the_exact_limit_is_optimal_and_not_unique(paired: Any) -> None:
     data, _, best = paired
     program = attention_svm(data, best, "nuclear")
     solution = solve(program)
-    exact, value = aligned_limit(data, best)
-    assert float(margin_of(data, best, exact)) == pytest.approx(1.0, rel=1e-13)
+    exact, value = frames.aligned_limit(data, best)
+    assert float(frames.margin_of(data, best, exact)) == pytest.approx(1.0, rel=1e-13)
     assert float(value) == pytest.approx(float(solution.certificate.primal_value), rel=1e-9)
-    frame = alignment_frame(data, best)
-    sizes = singular_entries(frame, exact)[:2]
+    frame = frames.alignment_frame(data, best)
+    sizes = frames.singular_entries(frame, exact)[:2]
     # A symmetric block keeps trace and margins: another optimum, far away.
     block = 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
     other = exact + frame.keys[:, :2] @ block @ frame.queries[:, :2].T
@@ -132,27 +116,27 @@ def test_the_exact_limit_is_optimal_and_not_unique(paired: Any) -> None:
 
 def test_the_lifted_solution_of_42_is_certified(paired: Any) -> None:
     data, _, best = paired
-    frame = alignment_frame(data, best, jnp.asarray([2, 0]))
+    frame = frames.alignment_frame(data, best, jnp.asarray([2, 0]))
     assert jnp.allclose(frame.keys.T @ frame.keys, jnp.eye(4), atol=1e-14)
-    small = solve(reduced_program(data, best, frame))
-    W, weights, residual = lift(data, best, frame, small.primal, small.dual)
+    small = solve(frames.reduced_program(data, best, frame))
+    W, weights, residual = frames.lift(data, best, frame, small.primal, small.dual)
     assert float(residual) < 1e-13
     assert bool(jnp.all(weights[best] == 0))
     certificate = certify(attention_svm(data, best, "nuclear"), W, weights)
     assert abs(float(certificate.duality_gap)) < 1e-9
-    assert jnp.allclose(W, aligned_limit(data, best)[0], atol=1e-9)
+    assert jnp.allclose(W, frames.aligned_limit(data, best)[0], atol=1e-9)
 
 
 def test_a_margin_normalised_direction_needs_a_margin(paired: Any) -> None:
     data, _, best = paired
-    W, _ = aligned_limit(data, best)
+    W, _ = frames.aligned_limit(data, best)
     for without in (-W, jnp.zeros_like(W)):
-        assert jnp.isnan(margin_normalised(data, best, without)).all()
-    assert jnp.allclose(margin_normalised(data, best, 3.0 * W), W, rtol=1e-12)
+        assert jnp.isnan(frames.margin_normalised(data, best, without)).all()
+    assert jnp.allclose(frames.margin_normalised(data, best, 3.0 * W), W, rtol=1e-12)
 
 
 def test_a_flow_at_its_limiting_face() -> None:
     rows = jnp.array([[[0.0, 0, 0], [1.0, 0.5, 0.2], [2.0, 0, 0]], [[0.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]]])
     dual = jnp.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])
     # Margins of β: 7, 8; 6.2 and 0.9, which is the least and without a multiplier.
-    assert float(behind_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))) == pytest.approx(7.0 / 0.9 - 1.0)
+    assert float(diagonals.behind_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))) == pytest.approx(7.0 / 0.9 - 1.0)

@@ -10,8 +10,7 @@ import pytest
 import jaxflow as jf
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import follow_products
-from jaxflow.papers.boix2023.stage_steps import StageSteps, stage_controller, stage_solver
+from jaxflow.papers.boix2023.product_paths import StageSteps, follow_products, stage_controller, stage_solver
 
 LOG_ALPHA = -10_000.0
 LOG_CONSERVED = np.array([-20_000.0, -20_000.0, -20_000.0])

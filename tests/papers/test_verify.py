@@ -1,4 +1,4 @@
-"""`verify`: a tiny run end to end, the counterexamples, and verdicts that follow made-up numbers."""
+"""`verify`: a tiny run end to end, the counterexamples, and what checks draw, follow and enumerate."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from jaxflow import papers
-from jaxflow._core import Outcome, SelectionStatus
-from jaxflow.cli import app
+from jaxflow._core import Outcome
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
@@ -20,27 +18,40 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers import registry
 from jaxflow.papers.dataset import Draw
 from jaxflow.papers.statement import hold
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, joined, stacked
 from jaxflow.papers.tarzanagh2023.verify import (
-    cones,
+    descents,
     equal_scores,
     feasibility,
     follow,
+    hypotheses,
     inequalities,
     local_convergence,
+    path_limits,
+    sequences,
     smooth,
 )
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.tarzanagh2023.verify.instances import (
-    equal_scores as draw_equal_scores,
+    apart,
+    choices_of_tokens,
+    explicit_case,
+    factors,
+    instance,
+    padded,
+    smoothness,
+    stack,
+    unit,
 )
-from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
+from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores as draw_equal_scores
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.risk import EmpiricalRisk
-from tests.papers import test_verify_paths
-from tests.papers.made_up import tarzanagh2023
-
-runner = CliRunner()
+from tests.docs.pages import DOCS
+from tests.papers.findings import entry_of, letters
+from tests.papers.made_up import tarzanagh2023_checks as made_up
+from tests.papers.made_up.records import filled
+from tests.papers.made_up.tarzanagh2023_checks import RADII
 
 
 def silent(line: str) -> None:
@@ -121,80 +132,6 @@ def test_padding_changes_no_gradient() -> None:
     assert np.all(gradients[1][2:] == 0) and np.all(gradients[1][:, 2:] == 0)
 
 
-def cell(selected: bool, gap: float, **more: Any) -> Any:
-    """What the first cell of one flow says of Theorem 4; of the explicit case these numbers say nothing."""
-    cells = test_verify_paths.ends(np.full((6, 1), selected), gap, **more)
-    made_up = tarzanagh2023.equal_cells()[0]
-    return hold(equal_scores.random_data(0), made_up.replace(cells=cells))
-
-
-@pytest.mark.parametrize(
-    ("found", "verdict"),
-    [
-        (cell(True, 1e-12), Verdict.holds),
-        (cell(False, 1e-12, target_attention=1e-30), Verdict.not_settled),
-        (
-            cell(False, 1e-12, target_attention=1e-30, feasible=ProgramResult.infeasible.value),
-            Verdict.outside_hypotheses,
-        ),
-        # Undecided: neither selected to the tolerance nor left.
-        (cell(False, 1e-12, target_attention=0.5), Verdict.not_settled),
-    ],
-)
-def test_theorem_4_is_judged_inside_its_hypotheses_only(found: Any, verdict: Verdict) -> None:
-    assert found.verdict is verdict
-    assert found.evidence.inside + found.outside == 1
-
-
-def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
-    assert cell(False, 1e-12, target_attention=1e-30).evidence.contradicted == 1
-    assert cell(False, 1.0, target_attention=1e-30).evidence.undecided == 1
-    found = cell(False, 1.0, target_attention=1e-30, lost_gap=1e-12)
-    assert found.evidence.contradicted == 1
-
-
-def test_lemma_5_rows_follow_the_depth() -> None:
-    local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-    choices = Table(
-        status=np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
-        empty=np.array([False, True, True, False, False]),
-        near=np.zeros(5, bool),
-        depth=np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
-        d=np.full(5, 4),
-        trial=np.zeros(5, int),
-        choice=np.arange(5),
-    )
-    found = [hold(statement, Table(choices=choices)) for statement in cones.STATEMENTS]
-    whole, empty, four, six, outside, everything = found
-    assert (whole.verdict, whole.evidence.inside) == (Verdict.holds, 1)
-    assert (empty.verdict, empty.evidence.contradicted) == (Verdict.not_settled, 2)
-    assert four.evidence.inside == 2 and six.verdict is Verdict.outside_hypotheses
-    assert (outside.verdict, outside.evidence.inside) == (Verdict.holds, 1)
-    assert everything.verdict is Verdict.outside_hypotheses
-    choices.depth[[0, 3]] = -0.2, 0.2
-    found = [hold(statement, Table(choices=choices)) for statement in cones.STATEMENTS]
-    assert found[0].verdict is found[-2].verdict is Verdict.not_settled
-
-
-def programs(result: np.ndarray, d: list[int]) -> Table:
-    """Two cells of one instance with n = T = 3."""
-    two = np.full(2, 3)
-    separated = result != ProgramResult.infeasible.value
-    gaps = np.full(result.shape, 1e-15)
-    found = {"result": result, "gap": gaps, "separated": separated, "least": gaps + 0.1}
-    part = Table(n=two, T=two, d=np.array(d), kind=np.zeros(2, int), **found)
-    return Table(programs=part)
-
-
-def test_feasibility_is_asked_at_the_bound_and_above() -> None:
-    result = np.full((2, 1, 5), ProgramResult.optimal.value)
-    result[0] = ProgramResult.infeasible.value
-    assert hold(feasibility.feasible(True, 0), programs(result, [2, 3])).verdict is Verdict.holds
-    found = hold(feasibility.feasible(False, 0), programs(result[::-1], [2, 3]))
-    assert found.verdict is Verdict.not_settled
-    assert (found.evidence.contradicted, found.evidence.inside, found.outside) == (4, 4, 4)
-
-
 def test_drawn_programs_have_the_sizes_asked_for() -> None:
     batch = feasibility._draw(3, 4, 2, True, jax.random.split(jax.random.key(0), 2))
     tokens = np.asarray(batch.data.tokens)[0, 0]
@@ -205,20 +142,6 @@ def test_drawn_programs_have_the_sizes_asked_for() -> None:
     assert list(seen.sum(axis=1)) == [4, 4, 4, 1, 1, 1]
     assert np.all(np.asarray(batch.target)[..., :].sum(axis=-1) == 1)
     assert not np.any(np.asarray(batch.target) & ~np.asarray(batch.data.visible))
-
-
-def test_theorem_7_counts_every_start_by_flow_and_by_descent() -> None:
-    for selected, certified, descends, verdict in (
-        (True, True, True, Verdict.holds),
-        (False, True, False, Verdict.not_settled),
-        (True, False, True, Verdict.not_settled),
-        (True, True, False, Verdict.not_settled),
-    ):
-        numbers = tarzanagh2023.local_convergence_numbers(selected, certified, descends)
-        near, far = (hold(local_convergence.converges(column), numbers) for column in range(2))
-        assert (near.verdict, near.evidence.inside) == (verdict, 3)
-        # Starts beyond the proof's μ are the theorem's to exclude.
-        assert (far.verdict, far.evidence.inside, far.outside) == (Verdict.outside_hypotheses, 0, 3)
 
 
 @pytest.mark.slow
@@ -239,7 +162,7 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
 
 def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
-    given = stack([padded(instance(data, head), follow.SHAPE) for _ in range(3)])
+    given = stack([padded(instance(data, head)) for _ in range(3)])
     starts = []
 
     def block(part: Any) -> dict[str, Any]:
@@ -279,43 +202,10 @@ def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatc
         if isinstance(part, papers.Sweep)
     }
     numbers = inequalities.INEQUALITIES.typed(jax.tree.map(np.asarray, raw))
-    check = next(check for check in papers.checks_of("tarzanagh2023") if check.name == "inequalities")
-    found = [(row.source, row.verdict) for row in check.find(numbers, Draw(inequalities.INEQUALITIES, "quick", 0))[0]]
-    broken = [source for source, verdict in found if verdict is Verdict.counterexample_found]
+    found, _ = entry_of("tarzanagh2023", "inequalities").find(numbers, Draw(inequalities.INEQUALITIES, "quick", 0))
+    broken, true = ([row.source for row in found if letters([row]) == letter] for letter in "XH")
     assert broken == ["Lemma 9", "Lemma 10", "§4.1"]
-    assert [source for source, verdict in found if verdict is Verdict.holds] == [
-        "Theorem 3", "Lemma 2", "Lemma 2", "Lemma 9", "Lemma 6", "Lemma 7",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["tarzanagh2032"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
-        (["tarzanagh2023", "--scale", "papper"], "scale: unknown name 'papper'; did you mean 'paper'?"),
-        (["tarzanagh2023", "--only", "cone"], "only: unknown name 'cone'; did you mean 'cones'?"),
-    ],
-)
-def test_bad_input_is_answered_with_the_nearest_name(arguments: list[str], message: str) -> None:
-    found = runner.invoke(app, ["verify", *arguments])
-    assert found.exit_code == 2
-    assert message in found.output
-    assert "Traceback" not in found.output
-
-
-def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def computed(self: Any, *arguments: Any, **more: Any) -> Any:
-        raise AssertionError("something was computed")
-
-    monkeypatch.setattr(papers.Dataset, "collect", computed)
-    monkeypatch.setattr(papers.Dataset, "begin_again", lambda self, *arguments, **more: None)
-    (tmp_path / "verify.md").write_text("mine")
-    found = runner.invoke(app, ["verify", "tarzanagh2023", "--out", str(tmp_path)])
-    assert found.exit_code == 2
-    assert "verify.md" in found.output and "--overwrite" in found.output
-    assert (tmp_path / "verify.md").read_text() == "mine"
-    found = runner.invoke(app, ["verify", "tarzanagh2023", "--out", str(tmp_path), "--overwrite"])
-    assert isinstance(found.exception, AssertionError)
+    assert true == ["Theorem 3", "Lemma 2", "Lemma 2", "Lemma 9", "Lemma 6", "Lemma 7"]
 
 
 def test_a_paper_without_checks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +214,98 @@ def test_a_paper_without_checks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         papers.verify("tarzanagh2023", say=silent)
 
 
-def test_list_names_every_check() -> None:
-    found = runner.invoke(app, ["list"], env={"COLUMNS": "400"})
-    assert found.exit_code == 0
-    for check in papers.checks_of("tarzanagh2023"):
-        assert check.name in found.output and check.statements in found.output
+def test_starts_that_end_higher_are_counted() -> None:
+    objective = np.zeros((3, 3, RADII.size))
+    objective[0, 1, -1] = 5.0
+    status = np.full(objective.shape, PathStatus.stationary.value)
+    status[1, 0, -1] = PathStatus.flat.value
+    each, one = {"weights": np.eye(2)}, dict.fromkeys(("margin", "residual", "slack", "balance"), 1.0)
+    given = filled((3, RADII.size), "found", each=each, **one)
+    given = Table(given.named, status=status, objective=objective)
+    paths = path_limits.paths_of(given, RADII, np.ones(3, bool), np.stack([np.eye(2)] * 3))
+    assert paths.elsewhere.tolist() == [1, 1, 0] and not paths.distance.any()
+    assert np.allclose(paths.size, 2.0 / RADII) and np.isnan(paths.above).all()
+    # A norm of R at margin one, where the optimum is two.
+    assert np.allclose(path_limits.above_optimum(RADII, given.margin, np.stack([np.eye(2)] * 3)), RADII / 2.0 - 1.0)
+
+
+def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
+    W = np.random.default_rng(0).normal(size=(2, 3, 3))
+    K, Q = factors(W, 3)
+    assert np.allclose(K @ np.swapaxes(Q, 1, 2), W)
+    assert np.allclose(np.swapaxes(K, 1, 2) @ K, np.swapaxes(Q, 1, 2) @ Q)
+    assert np.allclose(apart(W, -3.0 * W), 2.0) and np.all(unit(np.zeros((1, 2, 2))) == 0)
+    assert choices_of_tokens(2, 3).shape == (9, 2) and len({tuple(x) for x in choices_of_tokens(2, 3)}) == 9
+
+
+def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    given = equal_scores._near(2, 4, 3, keys, 1e-3)
+    scores = np.asarray(jax.vmap(token_scores)(given.data, given.head))[:, :2, :4]
+    ordered = np.sort(scores, axis=-1)
+    assert np.all(ordered[..., -2] - ordered[..., 0] <= 1e-3) and np.any(ordered[..., -2] > ordered[..., 0])
+    best = jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(given.data, given.head)
+    assert jnp.array_equal(best, given.target)
+
+
+def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def growing(name: str, shape: Any, keys: Any, steps: int) -> tuple[np.ndarray, ...]:
+        asked.append((keys.shape[0], steps))
+        log_gradient = np.log(np.array([[1e-2, 1e-3, 1e-4], [1e-2, 1e-3, 9e-4]]))[-keys.shape[0] :]
+        norm = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 2.1]])[-keys.shape[0] :]
+        return np.ones(keys.shape[0], bool), norm, log_gradient
+
+    monkeypatch.setattr(descents, "_growing", growing)
+    part = descents.growing_longer(jax.random.split(jax.random.key(0), 2), ("B.1", 100, 1000))
+    assert asked == [(2, 100), (1, 1000)]
+    assert np.isnan(part.norm[0, 1]).all() and part.norm[1, 1, 2] == 2.1
+
+
+def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> Any:
+        slopes = stacked([hypotheses.losses(name, jax.random.key(0), 2) for name in hypotheses.LOSSES])
+        return hold(hypotheses.A, made_up.assumed().replace(slopes=slopes))
+
+    assert found().verdict is Verdict.holds
+    loss, _, M1 = hypotheses.LOSSES["logistic"]
+    monkeypatch.setitem(hypotheses.LOSSES, "logistic", (loss, 0.2, M1))
+    assert found().verdict is Verdict.not_settled and found().evidence.contradicted > 0
+
+
+def test_heads_of_assumption_E() -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    found = {name: np.asarray(hypotheses.top_score(name, keys)) for name in ("linear", "concave")}
+    assert np.all(found["linear"] <= hypotheses.ROUNDING) and np.any(found["concave"] > hypotheses.ROUNDING)
+
+
+def test_every_statement_has_a_row_in_the_table_of_claims() -> None:
+    table = (DOCS / "claims" / "tarzanagh2023-theorems.md").read_text(encoding="utf-8")
+    sources = {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")}
+    wanted = {f"Theorem {k}" for k in range(1, 11)} | {f"Lemma {k}" for k in range(1, 7)}
+    wanted |= {f"Assumption {name}" for name in ("A", "B.1", "B.2", "C", "D", "E")}
+    assert wanted <= sources
+
+
+def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    parts = [sequences.choices_of(0, key) for key in keys]
+    found = joined(parts)
+    assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
+    numbers = Table(paths=made_up.path(np.ones((1, 4))), choices=found)
+    said = [hold(statement, numbers) for statement in sequences.lemma16(0)]
+    assert [one.evidence.inside + one.outside for one in said] == [len(found.status)] * 4
+
+
+@pytest.mark.slow
+def test_a_few_paths_of_sequences_tend_to_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "LEVELS", 6)
+    keys = jax.random.split(jax.random.key(0), 2)
+    cells = [(sequences.PATHS[0], factored) for factored in (False, True)]
+    combined, factored = (sequences.paths_on(keys, cell) for cell in cells)
+    assert combined.inside.any() and np.all(combined.radii[:, -1] == 4.0**5)
+    # Distances fall like the size of W^mm over R, which is about a thousand.
+    assert combined.distance[combined.inside, -1].max() < 0.1
+    # Lemma 15.
+    assert np.allclose(factored.size[factored.found], 1.0) and factored.balance[factored.found].max() < 1e-5

@@ -10,24 +10,20 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
-from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances
+from jaxflow.papers.boix2023 import beyond_assumptions, small_instances
 from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import dual_form
 from tests.papers.findings import entry_of
-from tests.papers.made_up import yun2021
+from tests.papers.made_up.probes import PROBES
 
-# The checks that no smaller test reaches, with the modules that say how many instances they take where one is enough.
+# One check or two of each paper that no smaller test reaches, with the modules that say how many instances they take
+# where one is enough.
 CHECKS: dict[str, dict[str, Any]] = {
-    "tarzanagh2023": {"assumptions": None, "cone-lemmas": None, "cones": cones, "descents": None},
+    "tarzanagh2023": {"cones": cones, "descents": None},
     "yun2021": {"dual-form": dual_form, "ensemble": None},
-    "boix2023": {
-        "outside": beyond_assumptions,
-        "heads": full_heads,
-        "stages": None,
-        "supports": None,
-    },
+    "boix2023": {"outside": beyond_assumptions, "stages": None},
 }
 
 
@@ -56,13 +52,19 @@ def test_checks_leave_their_rows(paper: str, tmp_path: Path, monkeypatch: pytest
         assert sparsity.evidence.inside + sparsity.outside == 2 * small_instances.TRIALS["quick"]
 
 
+# Experiments whose parts are programs for one instance.
+TRACED = [("yun2021", name) for name in ("connected", "directions", "dual-form", "ensemble", "points", "single")]
+TRACED += [*(("sheen2024", name) for name in ("equivalence", "general", "norms")), ("boix2023", "heads")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["connected", "directions", "points", "single"])
-def test_parts_give_the_columns_of_the_numbers_that_verdicts_are_tested_on(name: str) -> None:
-    """Checks of many programs are traced, and not compiled: the first and the last cell of each part."""
-    numbers = yun2021.PROBES[name]()[0]
-    for kind, part in entry_of("yun2021", name).dataset.parts.items():
-        assert isinstance(part, papers.Part)
+@pytest.mark.parametrize(("paper", "name"), TRACED)
+def test_parts_give_the_columns_of_the_numbers_that_verdicts_are_tested_on(paper: str, name: str) -> None:
+    """Programs are traced, and not compiled: the first and the last cell of each part."""
+    numbers = PROBES[paper, name]()[0]
+    for kind, part in entry_of(paper, name).dataset.parts.items():
+        if not isinstance(part, papers.Part) or part.way not in ("together", "in turn"):
+            continue
         first, *others = part.settings("quick").values()
         made = {column: np.ndim(value) - 2 for column, value in getattr(numbers, kind).named.items()}
         for setting in (first, *others[-1:]):
@@ -75,7 +77,7 @@ def test_parts_give_the_columns_of_the_numbers_that_verdicts_are_tested_on(name:
 @pytest.mark.slow
 def test_the_explicit_case_by_the_flow_certifies_another_direction() -> None:
     # By the program that the checks have compiled.
-    end = follow.follow(stack([padded(instance(*explicit_case()), follow.SHAPE)]))
+    end = follow.follow(stack([padded(instance(*explicit_case()))]))
     assert not end.selected[0]
     assert end.target_attention[0] < follow.UNSELECTED
     assert end.flow_gap[0] < follow.CERTIFIED

@@ -7,7 +7,8 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
 from jaxflow.plots import draw_limits, new_figure, save_figure
-from tests.papers.test_tarzanagh2023 import bias_numbers
+from tests.papers.made_up.records import changed
+from tests.papers.made_up.tarzanagh2023 import biases
 
 
 def limit_numbers() -> dict[str, np.ndarray]:
@@ -25,19 +26,15 @@ def limit_numbers() -> dict[str, np.ndarray]:
 
 
 def test_convergence_leaves_out_what_is_no_direction() -> None:
-    data = bias_numbers()
-    data.combined.outcome[0, 2:] = Outcome.finite_stationary_point
-    data.combined.distance[0, 2:] = 0.9
+    rest, last = Outcome.finite_stationary_point, (0, np.s_[2:])
+    data = changed(biases(), ("combined.outcome", rest, last), ("combined.distance", 0.9, last))
     figure = draw_convergence(data)
     drawn = figure.axes[1].lines[0].get_ydata()
     np.testing.assert_array_equal(drawn, data.combined.distance[0, :2, 0].mean(0))
     assert "2 ($W$)" in figure.get_suptitle() and "of 4 instances" in figure.get_suptitle()
-
-
-def test_convergence_without_any_direction_is_drawn_empty() -> None:
-    data = bias_numbers()
-    data.factored.outcome[:] = Outcome.finite_stationary_point
-    assert len(draw_convergence(data).axes[1].lines) == 3  # W: the flow, the descent and its end
+    # Without any direction of (K, Q): W, that is the flow, the descent and its end.
+    none = changed(biases(), ("factored.outcome", rest))
+    assert len(draw_convergence(none).axes[1].lines) == 3
 
 
 def test_limits_count_what_is_certified() -> None:

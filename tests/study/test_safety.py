@@ -141,7 +141,7 @@ def test_nothing_in_the_library_unpickles_or_unpacks_what_it_is_given():
         text, name = file.read_text(encoding="utf-8"), str(file.relative_to(ROOT / "jaxflow"))
         found |= {(name, call) for call in re.findall(f"{pickles}|{archives}", text)}
         loads += re.findall(r"\bnp\.load\(.*\)", text)
-    assert found == {("study/blocks.py", "pickle.loads"), ("papers/boix2023/practical/images.py", "pickle.load")}
+    assert found == {("study/blocks.py", "pickle.loads"), ("papers/boix2023/practical/data.py", "pickle.load")}
     assert loads and all("allow_pickle=False" in call for call in loads)
 
 

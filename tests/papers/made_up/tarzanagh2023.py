@@ -1,223 +1,177 @@
-"""Numbers for every statement of tarzanagh2023 that confirm it where a statement can be confirmed, and variants."""
+"""Numbers for every statement of tarzanagh2023 that confirm it where a statement can be confirmed, and variants: the
+figures, and the checks of `tarzanagh2023_checks`."""
 
 from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, SelectionStatus
-from jaxflow.margin import ProgramResult
-from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify import (
-    assumptions,
-    hypotheses,
-    inequalities,
-    local_paths,
-    sequence_paths,
-    smooth,
-)
-from tests.papers import (
-    test_composition,
-    test_percentages,
-    test_tarzanagh2023,
-    test_verify_paths,
-)
-from tests.papers.made_up.records import filled, programs
+from jaxflow._core import Outcome
+from jaxflow.margin import AssumptionStatus
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023 import fig1, percent
+from jaxflow.papers.tarzanagh2023.composed_instances import Fate
+from jaxflow.papers.tarzanagh2023.composition import FlowEnd
+from tests.papers.made_up import tarzanagh2023_checks as checks
+from tests.papers.made_up.records import changed, filled
 
-OPTIMAL = ProgramResult.optimal.value
-GLOBAL, LOCAL, OTHER = (SelectionStatus[name].value for name in ("global_", "local", "not_local"))
+LOCAL, OTHER = Outcome.locally_optimal, Outcome.not_locally_optimal
+YES = AssumptionStatus.holds
 
 
-def plane() -> list[Any]:
-    numbers = test_tarzanagh2023.plane_numbers
-    return [numbers(2.0), numbers(-0.5)]
+def plane(power: float = 2.0) -> Table:
+    """In both settings for both kinds both ways four runs whose 1 − corr falls like this power of the length, from 1e-2
+    at a length of 10 to one of 1,000."""
+    lengths = np.linspace(np.log(10.0), np.log(1000.0), 21)
+    distances = 1e-2 * np.exp(-power * (lengths - lengths[0]))
+    shapes = {"tokens": (2, 5, 2), "queries": (2, 2), "path": (21, 2, 2), "frobenius": (2, 2), "nuclear": (2, 2)}
+    flags = {"visible": (2, 5), "optimal": (2, 5), "selection": (2, 5), "reached": (21,)}
+    each: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
+    each |= {name: np.ones(shape, bool) for name, shape in flags.items()}
+    each |= {"log_length": lengths, "distances": distances}
+    ends = {"own": distances[-1], "other": distances[-1] + 0.1, "stationary": False, "status": fig1.LOCALLY_OPTIMAL[0]}
+    runs = filled((2, 2, 4), "settled log_time", each=each, **ends)
+    return Table(flow=runs, descent=runs)
 
 
-def bars(shares: list[int], *outcomes: Outcome, names: tuple[str, ...] = ("W", "KQ")) -> dict[str, Any]:
-    data = test_percentages.made_up({name: shares for name in names})
-    for number, outcome in enumerate(outcomes):
-        data["outcome"][0, :, :, number] = outcome
-    return data
+# Figures 2, 5 and 6
 
 
-def figure2() -> list[Any]:
-    return [test_percentages.typed(bars([20, 60, 90], names=("W",)))]
-
-
-def figure5() -> list[Any]:
-    rare = bars([90, 50, 10], Outcome.not_locally_optimal, Outcome.finite_stationary_point)
-    for name in ("largest_margin", "mean_margin"):
-        rare[name] = np.where(np.arange(3)[:, None] > 0, rare[name], 1.0)
-    return [test_percentages.typed(data) for data in (bars([20, 60, 100]), rare)]
-
-
-def figure6() -> list[Any]:
-    cells = [bars(shares) for shares in ([60, 80, 100], [20, 40, 100], [10, 30, 100])]
-    found = {name: cells[0][name] for name in ("d", "parametrization", "score_gap")}
-    found |= {"n": np.array([5, 10, 5]), "T": np.array([5, 5, 10]), "accepted": np.full((3, 3), 0.8)}
-    found |= {name: np.concatenate([cell[name] for cell in cells]) for name in ("outcome", "program_gap")}
-    return [test_percentages.typed(found)]
-
-
-def conjecture() -> list[Any]:
-    yes = [test_tarzanagh2023.YES]
-    return [test_tarzanagh2023.conjecture_numbers([Outcome.globally_optimal], yes, yes, yes)]
-
-
-def factored() -> list[Any]:
-    made_up = test_tarzanagh2023.factored_numbers
-    good, other = Outcome.locally_optimal, Outcome.prediction_contradicted
-    return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
-
-
-def tarzanagh_assumptions() -> list[Any]:
-    support = filled(
-        Table,
-        (len(assumptions.DIMENSIONS), 2),
-        result=OPTIMAL,
-        exact=True,
-        average=1.0,
-        largest=1.0,
-        push=-0.1,
+def percentages(*shares: list[int], sizes: Any = ((5, 5),), margins: bool = True) -> Table:
+    """Settings with n and T, W and (K, Q) by turns (W alone, if there is one list), d = 2, 4, 8: of a hundred instances
+    these `shares` are global, the rest local; Assumption B.1 holds on the first half of them."""
+    kinds = ("W", "KQ")[: len(shares) // len(sizes)]
+    counts = np.array(shares).reshape(len(sizes), len(kinds), 3).swapaxes(1, 2).reshape(-1, 1)
+    first = np.arange(100) < counts
+    margin = np.where(np.arange(100) < counts // 2, 1.0, 1.5)
+    n, T = np.array(sizes).T
+    grid = {"n": n, "T": T, "d": np.array([2, 4, 8]), "parametrization": np.array(kinds)}
+    outcome = np.where(first, Outcome.globally_optimal, LOCAL).astype(np.uint8)
+    ends = filled(
+        first.shape, "result", outcome=outcome, program_gap=1e-15, num_steps=1, rounds=1, largest_margin=margin
     )
-    separating = Table(holds=np.ones((2, 2), bool))
-    return [Table(support=support, separating=separating, flows=test_verify_paths.ends(separating.holds))]
+    ends = Table(ends.named, optimal_program=ends.result, mean_margin=1.0 + (margin - 1.0) / 4.0)
+    kept = (*percent.ENDS, *(("optimal_program", "mean_margin", "largest_margin") if margins else ()))
+    grid |= {"score_gap": np.asarray(0.1), "accepted": np.full((len(sizes), 3), 0.8)}
+    return Table(grid=Table(grid), ends=Table({name: ends.named[name] for name in kept}))
 
 
-def cones() -> list[Any]:
-    choices = Table(
-        status=np.array([LOCAL] * 4 + [OTHER, GLOBAL]),
-        empty=np.array([False, True, True, True, False, False]),
-        near=np.zeros(6, bool),
-        depth=np.array([0.2] * 4 + [-0.2, np.inf]),
-        d=np.array([4, 4, 6, 6, 4, 4]),
-        trial=np.zeros(6, int),
-        choice=np.arange(6),
-    )
-    return [Table(choices=choices)]
-
-
-def equal_cells() -> list[Any]:
-    def numbers(selected: bool, attention: float) -> Any:
-        more = {"target_attention": attention, "misaligned": 1e-12 if selected else 0.5}
-        flow, cells = (test_verify_paths.ends(np.full(shape, selected), **more) for shape in ((1,), (6, 1)))
-        one = {"score_gap": 0.1, "score_spread": 0.0, "optimal_tokens": 1, "program_result": OPTIMAL}
-        one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
-        one |= {"misaligned": 0.5, "norm": 8.0}
-        explicit = Table({name: np.asarray(value) for name, value in one.items()})
-        return Table(explicit=explicit, flow=flow, cells=cells)
-
-    return [numbers(True, 1.0), numbers(False, 1e-30)]
-
-
-def feasibility() -> list[Any]:
-    sizes, one = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1])), np.ones((2, 3, 5))
-    found = {"result": np.full(one.shape, OPTIMAL), "gap": 1e-15 * one, "separated": one > 0, "least": 0.1 * one}
-    claims = filled(Table, (2,), least=0.1, off=1e-15)
-    return [Table(programs=Table(zip(("n", "T", "d", "kind"), sizes, strict=True), **found), claims=claims)]
-
-
-def assumed() -> list[Any]:
-    shape = (len(hypotheses.DIMENSIONS), 2)
-    return [
-        Table(
-            slopes=filled(Table, (3, 4), bend=0.0, excess=0.0, slope=-1.0),
-            equal=filled(Table, (2,), spread=0.0, gap=1.0, result=OPTIMAL),
-            support=filled(Table, shape, separating=True, meets=True, unsure=False, others=0, ambiguous=False),
-            top=filled(Table, (len(hypotheses.HEADS), 2), excess=-1.0),
-        )
+def figure5() -> list[Table]:
+    high, rare = percentages([20, 60, 100], [20, 60, 100]), percentages([90, 50, 10], [90, 50, 10])
+    # Of the first d, both margins hold on every instance.
+    first = [(f"ends.{name}_margin", 1.0, np.s_[:2]) for name in ("largest", "mean")]
+    outcomes = [
+        ("ends.outcome", outcome, np.s_[:, k]) for k, outcome in enumerate((OTHER, Outcome.finite_stationary_point))
     ]
+    return [high, changed(rare, *first, *outcomes)]
 
 
-def inequalities_data() -> list[Any]:
-    def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
-        limit = 0.0 if sign > 0 else 1.0
-        return Table(
-            gradients=filled(
-                Table, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far, origin=1.0
-            ),
-            concave=filled(Table, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
-            centred=filled(Table, (2,), over=-sign),
-            explicit=Table(ratio=ratio),
-        )
-
-    return [numbers(1.0, -1.0, np.ones(4)), numbers(-1.0, -1e-20, np.asarray(inequalities._lemma10()))]
+SETTINGS = ((5, 5), (10, 5), (5, 10))
 
 
-def local_convergence_numbers(selected: bool, certified: bool, descends: bool = True) -> Any:
-    """Three starts near and three far, by flow and by descent."""
-    ends = np.array([selected, selected and descends])[None, :, None] & np.ones((2, 2, 3), bool)
-    plain = np.ones((2, 3))
-    runs = Table(
-        reached=ends & certified,
-        left=~ends & certified,
-        stationary=np.zeros_like(ends),
-        misaligned=np.where(ends, 1e-12, 0.4),
-        flow_gap=np.full(ends.shape, 1e-12 if certified else 1.0),
-        rate=0.1 * plain,
-        moved=1e-6 * plain,
-        near_first=1e-4 * plain,
-        near_last=1e-5 * plain,
-        attention=plain,
-        empty=plain < 0,
-        mu=1e-4 * plain,
-        steps=np.array([100, 100]),
-    )
-    return Table(runs=runs)
+def figure6() -> list[Table]:
+    shares = [[60, 80, 100]] * 2 + [[20, 40, 100]] * 2 + [[10, 30, 100]] * 2
+    return [percentages(*shares, sizes=SETTINGS, margins=False)]
 
 
-def paths_of(growth: float, levels: int) -> Any:
-    """Three paths that tend to their solutions like one over the radius."""
-    radii = growth ** np.arange(levels)
-    return test_verify_paths.made_up([1.0 / radii] * 3, radii, balance=np.zeros((3, levels)))
+# Figures 7 and 10
 
 
-def local_paths_data() -> list[Any]:
-    return [test_verify_paths.local_numbers(paths_of(local_paths.GROWTH, local_paths.LEVELS))]
+def biases(last: float = 1e-4) -> Table:
+    """Four instances whose distance falls like 1/log t; the fourth selected badly."""
+    times = np.geomspace(1.0, 1e3, 31)
+    falling, other = last * times[-1] / times, np.full(31, 0.2)
+
+    def runs(own: int) -> Table:
+        distance = np.stack([other, falling] if own else [falling, other])
+        each = {"attention": np.ones(31), "distance": distance, "excess": distance, "gap": np.full(2, 1e-15)}
+        each |= {"descent_log_time": times[:5], "descent_attention": np.ones(5), "descent_distance": distance[:, :5]}
+        outcome = np.array([Outcome.globally_optimal] * 2 + [LOCAL, OTHER], np.uint8)
+        return filled((1, 4), each=each, outcome=outcome, smallest=1.0, agrees=True)
+
+    axes = Table(shape=np.array([6, 8, 10]), log_time=np.stack([times, times]))
+    return Table(axes=axes, combined=runs(0), factored=runs(1))
 
 
-def nearly_equal() -> list[Any]:
-    cells = test_verify_paths.ends(np.ones((4, 2), bool))
-    return [Table(single=cells, several=cells, pairs=test_verify_paths.ends([True] * 2))]
+def columns(misalignment: float = 0.3, floor: float = 0.2) -> Table:
+    """Two values of n and T, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
+    apart = np.array([misalignment, 2e-3, misalignment + 0.01, 1e-3, misalignment, 1e-3])[:, None]
+    ends = {"misalignment": apart, "floor": np.array([floor, 0.0] * 3)[:, None], "halfway_log_time": 15.0}
+    runs = filled((6, 2), "settled good log_time", **ends, rank=2, result=1, status=1, halfway=1e-2)
+    grid = Table(shapes=np.array([[2, 3], [3, 3], [2, 6]]), columns=np.array([1, 2]), d=np.asarray(4))
+    return Table(grid=grid, flow=runs, descent=runs)
 
 
-def lemmas_of_cones() -> list[Any]:
-    yes, one, at = np.ones(4, bool), np.ones(4), np.ones((4, 4))
-    ratios = 1.0 + np.array([0.64, 0.16, 0.04, 0.01]) * at
-    more = {"lower": 0.5 * at, "upper": 2.0 * at, "bound": one, "mu": one, "slope": 0.1 * at}
-    optimal = Table(inside=yes, empty=~yes, push=at, ratio=ratios, **more)
-    local = stacked([optimal.replace(empty=np.array([False, False, False, True]))] * 2)
-    return [Table(optimal=optimal, local=local, ranks=filled(Table, (2,), least=1.0, projected=1.0))]
+# Figure 4, sections 5.2 and 9
+
+
+def ranks(rank: int = 2) -> Table:
+    """One instance with n = T = 3, d = 4."""
+    grid = Table(shapes=np.array([[3, 3]]), dimensions=np.array([4]))
+    programs = [filled((1, 1), "result", rank=r, relative_rank=r, gap=0.0, outside=0.0) for r in (3, rank)]
+    return Table(grid=grid, frobenius=programs[0], nuclear=programs[1])
+
+
+def conjecture(flow: list[int], b1: list[int], d: list[int], unique: list[int], **others: list[int]) -> Table:
+    """Instances by these outcomes and assumptions."""
+    given = {"outcome": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
+    instances = filled((1, len(flow)), locally_optimal=1, **{k: np.array(v, int) for k, v in (given | others).items()})
+    return Table(grid=Table(d=np.array([7]), n=np.asarray(5), T=np.asarray(5)), instances=instances)
+
+
+def factored(outcomes: list[Outcome], excess: list[float], own: list[float], m: int = 5) -> Table:
+    """Ends of flows of (K, Q) with m columns."""
+    ends = {"outcome": np.array(outcomes, int), "excess": excess, "flow_gap": own, "program_gap": 1e-15}
+    pairs = Table(d=np.array([5]), m=np.array([m]), seed=np.asarray(0))
+    return Table(pairs=pairs, ends=filled((1, len(outcomes)), **ends, num_steps=60, rounds=1))
+
+
+# Figures 8 and 11
+
+
+def compositions(
+    scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, one: float = 0.5, exponent: float = 1.0
+) -> Table:
+    """Two dimensions, twelve instances, the last two of which the filter leaves out."""
+    rates, trials = np.array([1e-2, 1e-3, 1e-4]), np.arange(12.0)
+    distance = np.array(scale)[:, None] * (1.0 + 0.01 * trials)
+    first = np.ones_like(distance)
+    columns = {
+        "fate": np.where(trials < 10, Fate.kept, Fate.between),
+        "log_masked": np.stack([-9.3 + slope * 0.2 * trials, -15.0 + slope * 0.1 * trials]),
+        "svmeq": np.stack([first, distance], axis=-1),
+        "mm": np.stack([first, 2 * distance], axis=-1),
+    }
+    each = {"labels": np.array([-1.0, 1.0, 1.0]), "tokens_selected": np.ones(3, int), "units_off": np.zeros(3, bool)}
+    each |= {"kink_distance": np.ones(3), "one": np.full(2, one)}
+    rest = dict.fromkeys(("log_time", "gamma", "best", "best_gamma"), 0.0)
+    instances = filled((2, 12), each=each, **columns, **rest, at_rest=False, progress=1.0)
+    # The constants of single instances scatter about one.
+    apart = rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3))
+    counts = dict.fromkeys(("crossed", "met", "sliding"), 1)
+    flows = filled((2, 3), "steps", end=FlowEnd.reached, log_time=0.0, **counts, distance=0.0, apart=apart)
+    flows = Table(flows.named, apart_log_time=0.0 * apart)
+    grid = Table(dimensions=np.array([4, 8]), steps=np.array([0, 2000]), rates=rates)
+    return Table(grid=grid, instances=instances, flows=flows)
+
+
+# Figures 9 and 12
 
 
 def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Table:
-    """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
-    shape = (len(sizes), 4)
-    size = np.broadcast_to(np.array(sizes)[:, None], shape)
-    penalty = np.broadcast_to(np.array(lam)[:, None], shape)
-    scores = np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))
-    targets = Table(lam=penalty, scores=scores, size=size, near_tie=np.zeros(shape, bool))
-    ends = Table(
-        attention=np.where(np.arange(10) < size[..., None], 1.0, 0.0),
-        good=np.ones(shape, bool),
-        direction=np.ones(shape),
-        # More tokens, worse predicted: or the other way round.
-        combined=1.0 - (size if good else size[::-1]) / 1000.0 - low,
-        spanned=np.ones(shape),
-        solved=np.ones(shape, bool),
-    )
-    flow = Table(
-        ends.named,
-        target=ends.attention,
-        error=np.full(shape, 0.0 if good else 1.0),
-        error_early=np.zeros(shape),
-        late=np.zeros(shape, bool),
-        length=np.ones(shape),
-        moved=1.0 - np.tile(moved, (*shape, 1)),
-    )
-    return Table(targets=targets, flow=flow, descent=ends)
+    """What both figures share: three penalties or bounds, four instances, ten tokens."""
+    shape, size = (len(sizes), 4), np.array(sizes)[:, None]
+    attention = np.where(np.arange(10) < size[..., None], 1.0, 0.0)
+    scores = {"scores": np.linspace(0.0, -1.0, 10)}
+    # More tokens, worse predicted: or the other way round.
+    combined = 1.0 - (size if good else size[::-1]) / 1000.0 - low
+    ends = filled(shape, "good solved", attention=attention, direction=1.0, combined=combined, spanned=1.0)
+    errors = {"error": 0.0 if good else 1.0, "error_early": 0.0, "length": 1.0}
+    flow = filled(shape, "late", each={"moved": 1.0 - np.array(moved)}, target=attention, **errors)
+    targets = filled(shape, "near_tie", each=scores, lam=np.array(lam)[:, None], size=size)
+    return Table(targets=targets, flow=Table(ends.named | flow.named), descent=ends)
 
 
-def figure9() -> list[Any]:
+def figure9() -> list[Table]:
     # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
     falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
     lambdas = [0.0, 1.0, 2.5]
@@ -226,98 +180,33 @@ def figure9() -> list[Any]:
     even = concave_runs(True, 0.0, falling, [5, 5, 5], lambdas)
     bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas)
     # Scores so far apart that no penalty of these takes all tokens.
-    return [well, even, bad.replace(targets=bad.targets.replace(scores=100.0 * bad.targets.scores))]
+    return [well, even, changed(bad, ("targets.scores", 100.0 * bad.targets.scores))]
 
 
-def figure12() -> list[Any]:
+def figure12() -> list[Table]:
     sizes = [2, 3, 4]
-    size = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
-    exact = Table(tau=np.array([3, 5, 7]), size=size, near_tie=np.zeros((3, 6), bool), draws=np.full((3, 6), 2))
-    return [Table(concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3]).named, exact=exact)]
-
-
-def regularization_paths() -> list[Any]:
-    one = paths_of(4.0, 8)
-    programs = Table(
-        result=np.full((2, 3), OPTIMAL),
-        value=np.full((2, 3), 3.0),
-        rank=np.full((2, 3), 2),
-        weights=np.tile(np.eye(3), (2, 3, 1, 1)),
-        shape=np.array([3, 3, 3]),
-        columns=np.array([3]),
-    )
-    return [Table(combined=one, factored=one.at(None), programs=programs)]
-
-
-def paths_of_sequences() -> list[Any]:
-    sizes = len(sequence_paths.CONES)
-    choices = Table(
-        size=np.repeat(np.arange(sizes), 4),
-        status=np.tile([GLOBAL, LOCAL, LOCAL, OTHER], sizes),
-        empty=np.tile([False, False, True, False], sizes),
-        near=np.zeros(4 * sizes, bool),
-        depth=np.tile([np.inf, 0.2, 0.2, -0.1], sizes),
-        trial=np.zeros(4 * sizes, int),
-        choice=np.tile(np.arange(4), sizes),
-        optimal=np.tile([True, False, False, False], sizes),
-        anywhere=np.tile([np.inf, 0.1, -0.1, 0.3], sizes),
-    )
-    return [Table(paths=stacked([paths_of(4.0, 8)] * 6), choices=choices)]
-
-
-def sequences() -> list[Any]:
-    best = Outcome.globally_optimal.value
-    combined, factored = (
-        filled(
-            Table,
-            (cells, 2),
-            outcome=best,
-            status=GLOBAL,
-            flow_gap=1e-12,
-            certificate_gap=1e-12,
-            misaligned=1e-12,
-            log_time=30.0,
-        )
-        for cells in (4, 1)
-    )
-    return [Table(combined=combined, factored=factored)]
-
-
-def smoothness() -> list[Any]:
-    sized = np.full((2, 2, len(smooth.SIZES)), 0.5)
-    ratios = Table(W=np.full((2, 2), 0.5), K=sized, Q=sized, descent=np.full((2, 2, 2), -0.5))
-    return [Table(pairs=ratios)]
+    exact = filled((3, 6), "near_tie", size=np.array(sizes)[:, None], draws=2)
+    runs = concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3])
+    return [Table(runs.named, exact=Table(exact.named, tau=np.array([3, 5, 7])))]
 
 
 PROBES = {
-    "programs": lambda: programs(4),
-    "fig9": figure9,
-    "fig12": figure12,
-    "regularization-paths": regularization_paths,
-    "cone-lemmas": lemmas_of_cones,
-    "descents": lambda: [test_verify_paths.descended()],
-    "fig1": plane,
-    "fig2": figure2,
-    "fig4": lambda: [test_tarzanagh2023.rank_numbers(2)],
+    **checks.PROBES,
+    "fig1": lambda: [plane(), plane(-0.5)],
+    "fig2": lambda: [percentages([20, 60, 90])],
+    "fig4": lambda: [ranks()],
     "fig5": figure5,
     "fig6": figure6,
-    "fig7": lambda: [test_tarzanagh2023.bias_numbers()],
-    "fig8": lambda: [test_composition.made_up()],
-    "fig10": lambda: [test_tarzanagh2023.column_numbers(0.3, 0.2)],
-    "fig11": lambda: [test_composition.made_up()],
-    "conjecture": conjecture,
-    "factored": factored,
-    "assumptions": tarzanagh_assumptions,
-    "cones": cones,
-    "equal-scores": equal_cells,
-    "feasibility": feasibility,
-    "hypotheses": assumed,
-    "inequalities": inequalities_data,
-    "local-convergence": lambda: [local_convergence_numbers(True, True)],
-    "local-paths": local_paths_data,
-    "nearly-equal-scores": nearly_equal,
-    "ranks": lambda: [test_tarzanagh2023.rank_numbers(2)],
-    "sequences": sequences,
-    "sequence-paths": paths_of_sequences,
-    "smoothness": smoothness,
+    "fig7": lambda: [biases()],
+    "fig8": lambda: [compositions()],
+    "fig9": figure9,
+    "fig10": lambda: [columns()],
+    "fig11": lambda: [compositions()],
+    "fig12": figure12,
+    "conjecture": lambda: [conjecture([Outcome.globally_optimal], [YES], [YES], [YES])],
+    "factored": lambda: [
+        factored([LOCAL] * 2, [1e-9] * 2, [2e-9] * 2),
+        factored([LOCAL, Outcome.prediction_contradicted], [1e-7, 0.3], [2e-9, 0.4]),
+    ],
+    "ranks": lambda: [ranks()],
 }
