@@ -37,8 +37,8 @@ NEWTON_STEPS = 20
 # A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
 # rounding leaves of a margin of one after a system of a few hundred unknowns.
 SOLVED, CONSISTENT = 1e-10, 1e-9
-# Roundings of what multipliers and gates push, relative to the weights, and what a margin of one may be off by and
-# still be one: without it a constraint that has just left the active set comes back by a rounding, without an end.
+# What a margin of one may be off by and still be one: without it a constraint that has just left the active set comes
+# back by a rounding, without an end. What multipliers and gates push has a tenth of it, relative to the weights.
 ROUNDING = 1e-12
 
 
@@ -83,7 +83,7 @@ def project(
         lost = ~(move <= 10.0 * size)
         # What multipliers and gates push is a share of the weights, and the residual is measured in it.
         known = accuracy * share
-        settled = (move <= jnp.maximum(SOLVED, known) * size) & (push <= (known + ROUNDING) * size)
+        settled = (move <= jnp.maximum(SOLVED, known) * size) & (push <= (known + 0.1 * ROUNDING) * size)
         done = settled & _consistent(margins, present, new, consistent)
         return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
 

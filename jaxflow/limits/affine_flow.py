@@ -118,8 +118,8 @@ def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, 
     multipliers together move something, so that no sum of many has roundings above one of a single one."""
     pace = flow.rows @ growth
     # Roundings of a pace, times s, must not become an exponent.
-    near = jnp.abs(pace - 1.0) <= ROUNDED
-    none = jnp.abs(pace) <= ROUNDED * jnp.max(jnp.abs(pace), initial=1.0)
+    near = jnp.abs(pace - 1.0) <= 0.1 * ROUNDED
+    none = jnp.abs(pace) <= 0.1 * ROUNDED * jnp.max(jnp.abs(pace), initial=1.0)
     log_unit = -jax.nn.logsumexp(flow.log_slopes(flow.offsets))
     return Frame(flow, growth, jnp.where(near, 1.0, jnp.where(none, 0.0, pace)), log_unit, growing, away)
 
@@ -318,8 +318,8 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"
 def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], bend: float) -> Rest:
     """By `_newton` from margins of zero, as far as the rows allow: there the Hessian is that of an orthonormal basis,
     whatever the units of the data and wherever the flow begins. Other margins count as infinite."""
-    rows = flow.rows
-    basis, back = orthonormal_columns(rows, still)
+    rows = jnp.where(still[:, None], flow.rows, 0.0)
+    basis, back = orthonormal_columns(flow.rows, still)
     dead = jnp.all(basis == 0, axis=0)
     eps = float(jnp.finfo(rows.dtype).eps)
     begun = jnp.where(still, flow.offsets, 0.0)
@@ -330,7 +330,8 @@ def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m
         return weight * value_of_margins(flow.loss, q)
 
     def derivatives(z: Array, *kinds: Any) -> list[Array]:
-        q = jnp.where(still, begun + basis @ z, gone).reshape(-1, flow.group)
+        # By the rows: a small one has in the basis the roundings of a large one.
+        q = jnp.where(still, begun + rows @ (back @ z), gone).reshape(-1, flow.group)
         return [jax.vmap(kind(value))(q, flow.weights) for kind in kinds]
 
     def slopes(z: Array) -> Array:
@@ -350,15 +351,21 @@ def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m
     def changed(z: Array, way: Array) -> Array:
         return jnp.max(jnp.abs(basis @ way))
 
-    z, _ = _newton(lambda z: -(basis.T @ slopes(z)), factored, solve, changed, -(basis.T @ begun), eps)
+    def left(z: Array) -> Array:
+        return -(back.T @ (rows.T @ slopes(z)))
+
+    z, _ = _newton(left, factored, solve, changed, -(basis.T @ begun), eps)
     first, (second,), (scale, factor) = slopes(z), derivatives(z, jax.hessian), factored(z)
     seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
     sizes = jnp.linalg.norm(seen, axis=0)
-    terms = jnp.abs(begun) + jnp.abs(basis) @ jnp.abs(z)
+    terms = jnp.abs(begun) + jnp.abs(rows) @ jnp.abs(back @ z)
     # A slope has the roundings of all margins of its datum.
     terms = jnp.repeat(jnp.max(terms.reshape(-1, flow.group), axis=1), flow.group)
-    rounding = 8.0 * eps * jnp.sum(jnp.abs(first) * sizes * (1.0 + terms))
-    decrement = jnp.linalg.norm(seen @ first) + rounding
+    rounding = jnp.sum(jnp.abs(first) * sizes * (1.0 + terms))
+    # And the sums of slopes times rows, coordinate by coordinate.
+    gradients = linalg.lower_solve(factor, scale[:, None] * back.T)
+    rounding += jnp.linalg.norm(gradients, axis=0) @ (jnp.abs(rows).T @ jnp.abs(first))
+    decrement = jnp.linalg.norm(gradients @ (rows.T @ first)) + 8.0 * eps * rounding
     # Data that may move further than 1/M are left out of the Hessian, of which they have a share.
     wide = sizes.reshape(-1, flow.group)
     far = jnp.max(wide, axis=1) * bend * 4.0 * math.e * decrement > 1.0

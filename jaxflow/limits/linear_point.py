@@ -99,13 +99,13 @@ def conclude_point(
         own = certify(program, beta, nu, "flow")
     eps = float(jnp.finfo(residual.dtype).eps)
     # A path ends at a few roundings of the outputs, which have some hundred.
-    reached = residual <= 500.0 * eps
+    reached = residual <= 400.0 * eps
     still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
     # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
     # Targets that are missed lower the value by that share times the sum of all |ν_i y_i|, which is of its order,
     # and solved programs are accurate to 1e-10.
     excess = jnp.where(is_solved(solution), above(own.primal_value, solution.certificate.dual_value), jnp.inf)
-    contradicted = reached & prediction.applies & (excess < -max(BRANCH, 100.0 * eps**0.5))
+    contradicted = reached & prediction.applies & (excess < -max(0.1 * BRANCH, 1e4 * eps))
     failed = broken(trajectory) & ~reached
     kind, outcome = decided(broken=failed, interpolates=reached, rests=still, contradicted=contradicted)
     point, error, source = polished(risk, model, final.model, known, spread)

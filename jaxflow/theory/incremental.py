@@ -207,8 +207,8 @@ def _waiting_times(
 ) -> Float[Array, " p"]:
     """Equation (10); infinite where |g| does not exceed the decay. `lowest` is 2 + 2λT as α → 0."""
     excess = jnp.abs(g) - decay
-    # Sums over samples and tokens, relative to the largest at zero, have roundings.
-    moves = excess > ROUNDED * scale
+    # Sums over samples and tokens, relative to the largest at zero, have some thousand roundings.
+    moves = excess > 4000.0 * jnp.finfo(excess.dtype).eps * scale
     # A coordinate that has just left the support sits at its bound and moves away from it.
     way = jnp.maximum(jnp.where(g > 0, b, lowest - b), 0.0)
     return jnp.where(moves, way / jnp.where(moves, excess, 1.0), jnp.inf)

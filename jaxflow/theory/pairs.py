@@ -148,7 +148,8 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pai
     else:
         return None
     left, values, right = linalg.svd(matrix)
-    values = jnp.where(values > ROUNDED * values[0], values, 0.0)
+    # Rounding of the decomposition times the dimension.
+    values = jnp.where(values > 400.0 * jnp.finfo(values.dtype).eps * values[0], values, 0.0)
     return _pairs(network, jnp.repeat(values, width)[None, :], (left, right.T))
 
 
@@ -234,7 +235,7 @@ def datum_direction(
     beta = with_layers(network, pairs.lift(first, target * jnp.sign(s[top]) * first)).linear_coefficients()
     ordered = jnp.sort(jnp.abs(s)[:: pairs.width])
     # A smaller gap than this separates only at ‖β‖ = e^(1/gap).
-    tied = jnp.asarray(False) if ordered.size == 1 else ordered[-2] > (1.0 - ROUNDED) * ordered[-1]
+    tied = jnp.asarray(False) if ordered.size == 1 else ordered[-2] > (1.0 - 10.0 * ROUNDED) * ordered[-1]
     # y x^T β = |s_top| for unit vectors.
     return beta / positive_or_one(jnp.abs(s[top])), tied
 

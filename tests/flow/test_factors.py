@@ -127,7 +127,6 @@ def test_log_log_t_goes_on_where_log_t_overflows(saturated):
     np.testing.assert_allclose(float(further.log_log_time) - float(path.log_log_time), 2000.0, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_user_passes_the_solver_to_integrate(saturated):
     risk, model = saturated
     how = {

@@ -1,6 +1,8 @@
 """Stiffness measured by an explicit method on its way."""
 
 import diffrax
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +11,6 @@ import jaxflow as jf
 from jaxflow.flow import Drive, Stiff
 from jaxflow.flow.stability import at_stability_limit, estimates_stiffness, real_stability_interval, stability_share
 from jaxflow.models import OwnModel
-from tests.limits.others import Linear
 
 
 def test_the_real_stability_interval_is_that_of_the_literature():
@@ -41,6 +42,12 @@ def test_the_estimate_is_the_rate_of_a_linear_field(rate):
 def test_a_stiff_path_is_stopped_and_no_other():
     """Near the minimum of a loss with curvatures of 1 and 1e4 explicit steps are limited by stability."""
     inputs, targets = jnp.array([[1.0, 0.0], [0.0, 100.0]]), jnp.array([1.0, 1.0])
+
+    class Linear(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return x @ self.w
 
     def steps(inputs, until):
         risk = jf.EmpiricalRisk((inputs, targets), "squared")

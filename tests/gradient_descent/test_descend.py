@@ -10,7 +10,6 @@ import pytest
 from jaxflow import RESULTS, EmpiricalRisk, integrate, losses, models
 from jaxflow.data import random_tokens
 from jaxflow.gradient_descent import descend
-from tests.limits.others import Linear
 
 DATA, HEAD = random_tokens(jax.random.key(0), n=3, T=4, d=4)
 RISK = EmpiricalRisk(DATA, losses.Logistic())
@@ -31,6 +30,13 @@ def loss(model):
 @jax.jit
 def slope(values):
     return jax.grad(lambda v: loss(models.FactoredAttention(v["K"], v["Q"], HEAD)))(values)
+
+
+class Line(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w @ x
 
 
 def norm(arrays):
@@ -216,8 +222,9 @@ def test_a_step_meets_its_part_of_the_data_and_an_epoch_all_of_it():
     inputs, labels = jax.random.normal(jax.random.key(3), (6, 2)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
     risk = EmpiricalRisk((inputs, labels), "logistic")
     key, w, met = jax.random.key(7), np.zeros(2), []
-    how = {"steps": 6, "learning_rate": 0.3, "normalised": False, "save_at": jnp.arange(7)}
-    path = descend(risk, Linear(jnp.zeros(2)), batch=2, key=key, **how)
+    path = descend(
+        risk, Line(jnp.zeros(2)), steps=6, learning_rate=0.3, normalised=False, batch=2, key=key, save_at=jnp.arange(7)
+    )
     for step in range(6):
         epoch, place = divmod(step, 3)
         chosen = np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), 6))[2 * place : 2 * place + 2]
@@ -256,6 +263,7 @@ def test_of_a_sum_the_gradient_of_a_batch_is_scaled_up():
         ({"batch": 2}, "key: a batch and the key"),
         ({"key": jax.random.key(0)}, "key: a batch and the key"),
         ({"batch": 4, "key": jax.random.key(0)}, "batch: expected at most all 3 data"),
+        ({"batch": 0, "key": jax.random.key(0)}, "batch: expected"),
     ],
 )
 def test_batches_that_cannot_be_drawn(how, sentence):

@@ -60,14 +60,34 @@ def test_a_vector_and_its_excess():
     assert np.all(np.isposinf(wrong.excess))
 
 
-def test_bad_input_is_named():
-    """Norms: tests/arguments."""
-    risk = jf.EmpiricalRisk.from_margins(lambda w: w**2, "exponential")
-    with pytest.raises(ValueError, match="path: expected outputs that are linear"):
-        jf.limits.compare(jnp.ones(2), risk, ["l2"])
-    risk = jf.EmpiricalRisk.from_margins(lambda w: w[0] + w[1], "exponential")
-    with pytest.raises(ValueError, match="path: expected a model that trains one array"):
-        jf.limits.compare((jnp.ones(2), jnp.ones(2)), risk)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, ["l3"]), "norms: unknown name 'l3'"),
+        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, []), "norms: expected a list of norms"),
+        (
+            lambda risk: jf.limits.compare(
+                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: w**2, "exponential"), ["l2"]
+            ),
+            "path: expected outputs that are linear",
+        ),
+        (
+            lambda risk: jf.limits.compare(
+                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: 2 * w, "exponential"), ["nuclear"]
+            ),
+            "norms: the nuclear norm needs a matrix",
+        ),
+        (
+            lambda risk: jf.limits.compare(
+                (jnp.ones(2), jnp.ones(2)), jf.EmpiricalRisk.from_margins(lambda w: w[0] + w[1], "exponential")
+            ),
+            "path: expected a model that trains one array",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(matrices(0))
 
 
 def test_a_plot_has_a_curve_for_each_norm():

@@ -8,9 +8,8 @@ import pytest
 import jaxflow as jf
 from jaxflow.limits import Staged
 from jaxflow.limits.method import accurate_solver
-from jaxflow.margin import attention_svm, solve, solve_cvxpy
+from jaxflow.margin import attention_svm, solve
 
-CERTIFIED = ("globally_optimal", "locally_optimal", "not_locally_optimal")
 # Seed of an instance, distance of the second tokens from the first, and size of the first sequence.
 COPIES = ((2, 0.0, 1.0), (3, 0.0, 1.0), (4, 0.0, 1.0))
 # The gradient is as small beside its multipliers as the tokens are apart, wherever the flow is.
@@ -79,7 +78,6 @@ def test_a_token_that_comes_twice_is_selected_twice_and_solves_gen_svm():
     assert jnp.all(limit.finite_component().primal == 0)
 
 
-@pytest.mark.slow
 def test_different_tokens_of_one_score_are_not_both_kept():
     """Nothing tells them apart in the loss, but the one whose margin grows faster takes all: an ambiguous case."""
     # The method that a token that comes twice is given, and so its program.
@@ -92,14 +90,3 @@ def test_different_tokens_of_one_score_are_not_both_kept():
     direction = solve(attention_svm(without, limit.selection)).primal
     W = limit.trajectory.final.model.combined_weights()
     assert 1 - jnp.sum(W * direction) / jnp.linalg.norm(W) / jnp.linalg.norm(direction) <= 1e-3
-
-
-def test_sequences_with_a_common_first_token():
-    """Such as one for the class: no sequence selects it here, and it must not count as the same token elsewhere."""
-    data, head = jf.data.random_tokens(jax.random.key(0), 3, 4, 4)
-    tokens = data.tokens.at[:, 0].set(data.tokens[0, 0])
-    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, data.queries, data.labels), "logistic")
-    found = jf.find_limit(risk, jf.models.CombinedAttention.init(jax.random.key(1), data, head))
-    assert found.outcome in CERTIFIED
-    least = solve_cvxpy(attention_svm(risk.data, found.selection)).primal
-    np.testing.assert_allclose(jnp.linalg.norm(found.direction), jnp.linalg.norm(least), rtol=1e-6)

@@ -20,7 +20,7 @@ NUMBERS = {
 }
 LABELS = np.array([1, -1])
 DTYPES = ("float32", "float64", "int32")
-SINGLE = ("float32",) * 4
+SINGLE, DOUBLE = ("float32",) * 4, ("float64",) * 4
 
 
 def problem(dtypes: tuple[str, ...]) -> tuple[jf.EmpiricalRisk, jf.models.CombinedAttention]:
@@ -55,7 +55,15 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
+# Tokens and queries have one dtype by then: with it every other combination.
+OTHERS = [
+    (one, one, head, W)
+    for one, head, W in itertools.product(("float32", "float64"), DTYPES, DTYPES)
+    if (one, one, head, W) not in (*MIXED, DOUBLE)
+]
+
+
+@pytest.mark.parametrize("dtypes", [*MIXED, *(pytest.param(d, marks=pytest.mark.slow) for d in OTHERS)], ids="-".join)
 def test_every_mixture_is_followed(dtypes):
     """Traced alone: a loop whose carry changes its type is refused there."""
     _, flow, descent = eqx.filter_eval_shape(followed, *problem(dtypes))
@@ -71,14 +79,17 @@ class Network(eqx.Module):
 
 
 # Layers of a network take one dtype, as data do; a callable keeps what it has.
+KEPT = [
+    ("layers", ("float32", "float32", "float64")),
+    ("layers", ("float64", "int32", "float32")),
+    *(("callable", dtypes) for dtypes in itertools.product(("float32", "float64"), repeat=3)),
+]
+QUICK = [("layers", ("float32", "float32", "float64")), ("callable", ("float32", "float32", "float64"))]
+
+
 @pytest.mark.parametrize(
     ("name", "dtypes"),
-    [
-        ("layers", ("float32", "float32", "float64")),
-        pytest.param("layers", ("float64", "int32", "float32"), marks=pytest.mark.slow),
-        ("callable", ("float32", "float32", "float64")),
-        pytest.param("callable", ("float64", "float32", "float32"), marks=pytest.mark.slow),
-    ],
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in KEPT],
 )
 def test_networks_of_mixed_layers_have_limits(name: str, dtypes: tuple[str, ...]) -> None:
     inputs, inner, outer = (jnp.asarray(NUMBERS["queries"], dtype) for dtype in dtypes)

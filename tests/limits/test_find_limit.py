@@ -17,14 +17,22 @@ def start(key, model, n, T, d, score_gap=0.0):
     return jf.EmpiricalRisk(data, jf.losses.Logistic()), model.init(key_model, data, head)
 
 
-def instances_of(model, n, T, d, count, seed):
+def limits_of(model, n, T, d, count, seed, flaw=None):
+    """`count` instances and their limits, one after the other (on a CPU no lane then waits for the slowest).
+
+    `flaw`: a function of the tokens of all."""
     keys = jax.random.split(jax.random.key(seed), count)
-    return jax.jit(jax.vmap(lambda key: start(key, model, n, T, d)))(keys)
+    instances = jax.jit(jax.vmap(lambda key: start(key, model, n, T, d)))(keys)
+    if flaw is not None:
+        instances = eqx.tree_at(lambda x: x[0].data.tokens, instances, replace_fn=flaw)
+    found = jax.jit(lambda pairs: jax.lax.map(lambda pair: find_limit(*pair, throw=False), pairs))(instances)
+    return instances, found
 
 
 def one_by_one(model, n, T, d, count, seed):
-    """By calls of their own: what is compiled for one shape serves all of them, here and in other files."""
-    instances = instances_of(model, n, T, d, count, seed)
+    """The same by calls of their own: what is compiled for one shape serves all of them, here and in other files."""
+    keys = jax.random.split(jax.random.key(seed), count)
+    instances = jax.jit(jax.vmap(lambda key: start(key, model, n, T, d)))(keys)
     limits = [find_limit(*member(instances, i), throw=False) for i in range(count)]
     return instances, jax.tree.map(lambda *x: jnp.stack(x), *limits)
 
@@ -40,38 +48,50 @@ def one_minus_corr(a, b):
     return 0.5 * np.sum((a - b) ** 2, axis=1)
 
 
-def test_every_limit_of_w_is_certified_by_the_flow_itself_and_by_an_independent_solver():
-    instances, limits = one_by_one(jf.models.CombinedAttention, 5, 5, 4, 20, 0)
+@pytest.fixture(scope="module")
+def combined():
+    return one_by_one(jf.models.CombinedAttention, 6, 8, 10, 40, 0)
+
+
+def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
+    _, limits = combined
     assert np.all(np.asarray(limits.flow_certificate.duality_gap) <= 1e-8)
     assert np.all(np.asarray(limits.flow_certificate.feasibility) <= 1e-12)
-    assert np.all(np.isin(limits.outcome.name, ("globally_optimal", "locally_optimal")))
-    assert str(limits).startswith("20 limits: ")
-    chosen = np.argmax(limits.selection[0], axis=-1)
-    assert f"selects tokens ({', '.join(map(str, chosen))})" in str(member(limits, 0))
-    some = [0, 6, 12, 18]
-    references = [
-        solve_cvxpy(attention_svm(member(instances, i)[0].data, limits.selection[i], "frobenius")) for i in some
-    ]
-    assert all(bool(solution.result == ProgramResult.optimal) for solution in references)
+    decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
+    assert int(jnp.sum(decided)) == 40
+    assert str(limits).startswith("40 limits: ")
+
+
+def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
+    instances, limits = combined
+    some = range(0, 40, 2)
+    references = []
+    for i in some:
+        risk, _ = member(instances, i)
+        solution = solve_cvxpy(attention_svm(risk.data, limits.selection[i], "frobenius"))
+        assert bool(solution.result == ProgramResult.optimal)
+        references.append(solution.primal)
+    ours = np.asarray(limits.flow_direction)[list(some)]
     # Clarabel's own direction is good to about 1e-12; the flow's error is a square of its gap.
-    ours = np.asarray(limits.flow_direction)[some]
-    assert np.max(one_minus_corr(ours, np.stack([solution.primal for solution in references]))) <= 1e-10
-    assert np.max(one_minus_corr(limits.flow_direction, limits.program_solution.primal)) <= 1e-10
-    # Weights approach like one over log t.
+    assert np.max(one_minus_corr(ours, np.stack(references))) <= 1e-10
+    everything = one_minus_corr(limits.flow_direction, limits.program_solution.primal)
+    assert np.max(everything) <= 1e-10
+
+
+def test_weights_approach_like_one_over_log_time(combined):
+    _, limits = combined
     exponents = np.asarray(limits.rate.exponent)
     assert np.all(np.isfinite(exponents)) and abs(np.median(exponents) - 1.0) < 0.05
 
 
 @pytest.fixture(scope="module")
 def two_dimensional():
-    """In one program, one after the other (on a CPU no lane then waits for the slowest); a token of the last is NaN."""
-    instances = eqx.tree_at(
-        lambda x: x[0].data.tokens,
-        instances_of(jf.models.CombinedAttention, 5, 5, 2, 31, 0),
-        replace_fn=lambda tokens: tokens.at[-1, 0, 0, 0].set(jnp.nan),
-    )
-    found = jax.jit(lambda pairs: jax.lax.map(lambda pair: find_limit(*pair, throw=False), pairs))(instances)
-    return instances, found
+    """In one program; a token of the last is NaN."""
+
+    def flaw(tokens):
+        return tokens.at[-1, 0, 0, 0].set(jnp.nan)
+
+    return limits_of(jf.models.CombinedAttention, 5, 5, 2, 31, 0, flaw)
 
 
 def test_finite_stationary_points_are_recognised(two_dimensional):
@@ -86,21 +106,15 @@ def test_finite_stationary_points_are_recognised(two_dimensional):
     assert np.all(np.asarray(limits.stationarity)[~finite & (outcome != jf.Outcome.undecided)] >= 1e-5)
     assert np.all(outcome != jf.Outcome.failed)
     assert np.all(np.isinf(np.asarray(limits.flow_certificate.duality_gap)[finite]))
-    # What is NaN fails and disturbs no other.
-    assert two_dimensional[1].outcome[-1] == "failed"
 
 
-@pytest.mark.parametrize("outcome", ["globally_optimal", "finite_stationary_point"])
-def test_what_is_found_alone_is_found_in_a_batch(outcome, two_dimensional):
-    """A stationary point is a minimum: by its gradient and its Hessian, and lower than what is around."""
+def test_a_stationary_point_is_a_minimum_alone_and_in_a_batch(two_dimensional):
+    """By its gradient and its Hessian, and lower than what is around."""
     instances, limits = two_dimensional
-    index = int(np.argmax(np.asarray(limits.outcome == outcome)))
+    index = int(np.argmax(np.asarray(limits.outcome == "finite_stationary_point")))
     risk, model = member(instances, index)
     limit = find_limit(risk, model, throw=False)
-    assert limit.outcome == limits.outcome[index] == outcome
-    if outcome == "globally_optimal":
-        np.testing.assert_allclose(limits.flow_direction[index], limit.flow_direction, rtol=1e-4)
-        return
+    assert limit.outcome == limits.outcome[index]
     assert limit.direction is None and limit.point is not None and "finite stationary point" in str(limit)
     np.testing.assert_allclose(limit.point, limits.end[index], rtol=1e-4)
 
@@ -114,18 +128,28 @@ def test_what_is_found_alone_is_found_in_a_batch(outcome, two_dimensional):
     assert jnp.all(jax.vmap(loss)(around) > loss(row))
 
 
+def test_a_direction_and_a_lane_of_nan_in_a_batch(two_dimensional):
+    """What is NaN fails and disturbs no other."""
+    instances, limits = two_dimensional
+    assert limits.outcome[-1] == "failed"
+    index = int(np.argmax(np.asarray(limits.outcome == "globally_optimal")))
+    alone = find_limit(*member(instances, index), throw=False)
+    assert alone.outcome == limits.outcome[index]
+    np.testing.assert_allclose(limits.flow_direction[index], alone.flow_direction, rtol=1e-4)
+
+
 def small(model, key=0, n=3, T=4, d=4):
     return start(jax.random.key(key), model, n, T, d)
 
 
 @pytest.fixture(scope="module")
 def factors():
-    return one_by_one(jf.models.FactoredAttention, 3, 4, 4, 12, 3)
+    return one_by_one(jf.models.FactoredAttention, 3, 4, 4, 12, 3)[1]
 
 
 @pytest.mark.parametrize("norm", ["nuclear-norm", pytest.param("l1-norm", marks=pytest.mark.slow)])
 def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
-    limit = member(factors[1], 0) if norm == "nuclear-norm" else find_limit(*small(jf.models.DiagonalAttention))
+    limit = member(factors, 0) if norm == "nuclear-norm" else find_limit(*small(jf.models.DiagonalAttention))
     assert bool(limit.kind == "direction")
     assert limit.certificate.duality_gap <= limit.excess <= 1e-8
     assert bool(limit.flow_certificate.source == "flow")
@@ -143,17 +167,12 @@ def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
 
 def test_factors_certify_their_own_nuclear_limits(factors):
     """Not more than one instance in twelve is left open; what is left open is not called certified."""
-    instances, limits = factors
+    limits = factors
     decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
     assert int(jnp.sum(decided)) >= 11
     assert np.all(np.asarray(limits.excess)[np.asarray(decided)] <= 1e-8)
     assert np.all(np.asarray(limits.outcome)[~np.asarray(decided)] == jf.Outcome.undecided)
     assert np.all(np.asarray(limits.program_solution.certificate.duality_gap) <= 1e-8)
-    # CVXPY finds the same norm.
-    index = int(jnp.argmax(decided))
-    program = attention_svm(member(instances, index)[0].data, limits.selection[index], "nuclear")
-    found = np.linalg.norm(limits.direction[index], "nuc")
-    np.testing.assert_allclose(found, solve_cvxpy(program).certificate.primal_value, rtol=1e-5)
 
 
 def test_the_budget_leaves_the_question_open():

@@ -3,6 +3,7 @@
 The quasi-separated data are those of a public question: a slope diverges in every unit, and no minimum exists.
 """
 
+from decimal import Decimal, localcontext
 from typing import Any
 
 import equinox as eqx
@@ -164,6 +165,37 @@ def test_overlapping_data_of_any_units_from_any_start_have_a_point(what: str) ->
         assert np.all(np.abs(terms.sum(axis=0)) <= known * np.abs(terms).sum(axis=0))
         # Of a start of 1e5 so many digits less are left.
         assert error <= (1e-6 if what == "start" else 1e-8)
+
+
+def exact_minimum(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Of the logistic loss, by Newton's method with fifty digits from a point nearby; rounded at the end."""
+    a, found = [[Decimal(float(x)) for x in row] for row in rows], [Decimal(float(x)) for x in w]
+    with localcontext() as context:
+        context.prec = 50
+        for _ in range(12):
+            push = [1 / (1 + sum(x * y for x, y in zip(row, found, strict=True)).exp()) for row in a]
+            table = [[sum(p * (1 - p) * row[i] * row[j] for p, row in zip(push, a, strict=True)) for j in range(len(w))]
+                     + [sum(p * row[i] for p, row in zip(push, a, strict=True))] for i in range(len(w))]  # fmt: skip
+            for i, pivot in enumerate(table):
+                for k, row in enumerate(table):
+                    if k != i:
+                        share = row[i] / pivot[i]
+                        table[k] = [x - share * y for x, y in zip(row, pivot, strict=True)]
+            found = [x + row[-1] / row[i] for i, (x, row) in enumerate(zip(found, table, strict=True))]
+    return np.array([float(x) for x in found])
+
+
+def test_one_datum_that_is_small_beside_the_others_has_a_point_within_its_error() -> None:
+    """In an orthonormal basis of all rows it has the roundings of the others, 1e-11 of itself."""
+    rng = np.random.default_rng(5)
+    inputs = np.abs(rng.normal(size=(24, 20, 4)))
+    inputs[:, 0] *= -1e-5
+    found = limits_of(jnp.asarray(inputs), jnp.ones((24, 20)), jnp.asarray(rng.normal(size=(24, 4))))
+    rests = found.outcome.name == "finite_stationary_point"
+    assert set(found.outcome.name) == {"finite_stationary_point", "globally_optimal"} and rests.sum() >= 5
+    for rows, w, error in zip(inputs[rests], found.end.module.w[rests], found.error[rests], strict=True):
+        exact = exact_minimum(rows, w)
+        assert np.linalg.norm(w - exact) <= error * np.linalg.norm(exact) and error <= 1e-10
 
 
 def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,26 @@ continuations; the point is the minimum over the span of the latter, where outpu
 2024).
 """
 
+import importlib
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxflow as jf
-from tests.limits.others import TwoLayers, linear, next_tokens
 
+# The tables and their solutions by other means: those of the benchmark.
+pytest.importorskip("cvxpy", reason="CVXPY is not installed")
+next_tokens = importlib.import_module("next_tokens")
 CONTEXTS, WORDS, EACH = next_tokens.CONTEXTS, next_tokens.WORDS, 6
+
+
+def linear(W: Any) -> eqx.nn.Linear:
+    layer = eqx.nn.Linear(W.shape[1], W.shape[0], use_bias=False, key=jax.random.key(0))
+    return eqx.tree_at(lambda m: m.weight, layer, jnp.asarray(W))
 
 
 @jax.jit
@@ -67,12 +76,33 @@ def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     assert risk(limit.point) > np.mean(-np.sum(often * np.log(often), axis=1)) + 1e-3
 
 
+def test_one_continuation_is_a_class() -> None:
+    rng = np.random.default_rng(4)
+    inputs, labels = rng.normal(size=(4, 5)), np.array([0, 2, 1, 0])
+    start = linear(rng.normal(size=(3, 5)))
+    number = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), start)
+    often = jf.find_limit(jf.EmpiricalRisk((inputs, np.eye(3)[labels]), "cross_entropy"), start)
+    assert number.outcome == often.outcome == "globally_optimal"
+    assert number.linear.separability == often.linear.separability == "separable"
+    np.testing.assert_array_equal(number.linear.growing, often.linear.growing)
+    np.testing.assert_allclose(often.direction.weight, number.direction.weight, atol=2e-9)
+    assert "Thrampoulidis" in str(often) and "margins of all pairs of a datum and another class" in str(often)
+
+
+class Network(eqx.Module):
+    W: jax.Array
+    A: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.A @ jax.nn.relu(self.W @ x)
+
+
 def test_of_a_network_nothing_is_claimed() -> None:
     rng = np.random.default_rng(5)
     risk = jf.EmpiricalRisk((rng.normal(size=(4, 3)), np.full((4, 2), 0.5)), "cross_entropy")
-    network = TwoLayers(jnp.ones((4, 3)), jnp.asarray(rng.normal(size=(2, 4))))
+    network = Network(jnp.ones((4, 3)), jnp.asarray(rng.normal(size=(2, 4))))
     with pytest.raises(ValueError, match="^loss: with frequencies of classes no theorem on the limit is known but of"):
         jf.find_limit(risk, network)
     path: Any = jf.descend(risk, network, steps=20, learning_rate=0.1, save_at=[1, 20])
-    first, last = (jax.tree.map(lambda x, i=i: x[i], path.saved.model) for i in (0, 1))
+    first, last = (Network(path.saved.model.W[i], path.saved.model.A[i]) for i in (0, 1))
     assert risk(last) < risk(first)

@@ -34,12 +34,12 @@ def rows_of(keys: Any, selection: Any) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def limits() -> list[tuple[jf.data.TokenData, PromptAttention, jf.limits.Limit]]:
-    return [(data, model, limit_of(data, model)) for data, model in map(instance, range(20))]
+    return [(data, model, limit_of(data, model)) for data, model in map(instance, range(40))]
 
 
 def test_limits_solve_the_program_of_their_tokens(limits):
     outcomes = [str(limit.outcome) for _, _, limit in limits]
-    assert "undecided" not in outcomes and sum(outcome in CERTIFIED for outcome in outcomes) >= 18
+    assert "undecided" not in outcomes and sum(outcome in CERTIFIED for outcome in outcomes) >= 36
     for data, _, limit in limits:
         if str(limit.outcome) in CERTIFIED:
             rows, p = rows_of(data.tokens, limit.selection), np.asarray(limit.direction)

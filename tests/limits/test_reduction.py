@@ -71,7 +71,6 @@ def test_the_way_there_is_not_kept(both):
     np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_filling_up_with_zeros_changes_nothing():
     """In d = 5 the flow is followed in 8 dimensions: every number of the limit is that of five, and has its shape."""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
@@ -109,9 +108,7 @@ def test_several_dimensions_share_what_is_compiled():
     for d in (5, 6, 8, 14, 21):
         data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
         model = jf.models.CombinedAttention.init(jax.random.key(5), data, head)
-        risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-        # No further than the first gear.
-        jf.find_limit(risk, model, gap=GAP, method=Counted(), max_steps=2, throw=False)
+        jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, gap=GAP, method=Counted())
     assert len(traced) == 2
 
 

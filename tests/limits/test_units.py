@@ -15,8 +15,8 @@ from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttenti
 def instance(kind, seed=0, tokens=1.0, queries=1.0):
     """Tokens and queries of a size, scores as on the unit sphere, a start that pays the same attention."""
     key_data, key_model = jax.random.split(jax.random.key(seed))
-    # Diagonal weights in the shape of `small_diagonal`, the others in that of other modules: programs then serve both.
-    data, head = jf.data.random_tokens(key_data, *((4, 4, 6) if kind is DiagonalAttention else (3, 4, 4)))
+    # Diagonal weights in the shape of `small_diagonal`, whose programs then serve both.
+    data, head = jf.data.random_tokens(key_data, *((4, 4) if kind is DiagonalAttention else (3, 3)), 6)
     model = kind.init(key_model, data, head)
     params, frozen = eqx.partition(model, model.trainable())
     params = jax.tree.map(lambda x: x / (tokens * queries) ** (1.0 / model.degree), params)
@@ -49,7 +49,7 @@ def test_data_of_order_one_have_no_units():
 
 def test_heads_that_see_more_than_scores_have_no_units():
     risk, model = instance(CombinedAttention)
-    assert units_of(risk, eqx.tree_at(lambda m: m.head, model, jf.models.heads.MLPHead(jnp.ones((2, 4))))) is None
+    assert units_of(risk, eqx.tree_at(lambda m: m.head, model, jf.models.heads.MLPHead(jnp.ones((2, 6))))) is None
 
 
 def test_a_zero_query_is_no_stationary_point():

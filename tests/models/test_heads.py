@@ -21,9 +21,22 @@ from jaxflow.models import (
     token_scores,
 )
 from jaxflow.risk import EmpiricalRisk
-from tests.models.test_scaled_gradient import assert_equals_autodiff
 
 N, T, D = 3, 4, 3
+
+
+def assert_trees_close(a, b, relative):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert jnp.max(jnp.abs(x - y)) <= relative * jnp.max(jnp.abs(y))
+
+
+def assert_equals_autodiff(risk, model):
+    scaled = risk.scaled_gradient(model)
+    params, frozen = eqx.partition(model, risk.filter(model))
+    naive = jax.grad(lambda p: risk(eqx.combine(p, frozen)))(params)
+    full = jax.tree.map(lambda g: jnp.exp(scaled.log_scale) * g, scaled.gradient)
+    # A few thousand roundings, as for every model.
+    assert_trees_close(full, naive, 1e-12)
 
 
 class Bump(eqx.Module):
@@ -41,50 +54,24 @@ def instance():
     return jf.data.random_tokens(jax.random.key(0), N, T, D)
 
 
-def parallel(count=2, part=CombinedAttention):
-    data, v = instance()
-    heads = jnp.stack([v] + [jax.random.normal(jax.random.key(h), (D,)) for h in range(1, count)])
-    return data, MultiHeadAttention.init(jax.random.key(1), data, heads, part)
-
-
-def with_head(head):
-    data, v = instance()
-    return data, CombinedAttention.init(jax.random.key(1), data, head(v))
-
-
-def of_positions():
-    data, v = jf.data.random_sequences(jax.random.key(2), N, T, D, k=2, self_attention=False, position_heads=True)
-    return data, FactoredAttention.init(jax.random.key(1), data, PositionHeads(v))
-
-
-# Data and model, what is trained, and how many arrays that is.
-HEADS = {
-    "closure": (lambda: with_head(lambda v: lambda x: jnp.sin(x[0]) - 0.3 * x[1]), None, 1),
-    "module": (lambda: with_head(lambda v: Bump(v, 2.0, jnp.exp)), None, 1),
-    "network": (
-        lambda: with_head(lambda v: eqx.nn.MLP(D, "scalar", 4, 1, jnp.tanh, key=jax.random.key(3))),
-        attention_and_head,
-        5,
-    ),
-    "positions": (of_positions, attention_and_head, 4),
-    "W in parallel": (lambda: parallel(3), None, 3),
-    "KQ in parallel": (lambda: parallel(3, FactoredAttention), attention_and_head, 9),
+USERS = {
+    "closure": lambda v: lambda x: jnp.sin(x[0]) - 0.3 * x[1],
+    "module": lambda v: Bump(v, 2.0, jnp.exp),
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_every_head_has_the_gradient_of_autodiff(name):
-    make, trainable, count = HEADS[name]
-    data, model = make()
-    risk = EmpiricalRisk(data, Logistic(), trainable=trainable)
+@pytest.mark.parametrize("name", USERS)
+def test_a_users_head_has_the_gradient_of_autodiff(name):
+    data, v = instance()
+    risk = EmpiricalRisk(data, Logistic())
+    model = CombinedAttention.init(jax.random.key(1), data, USERS[name](v))
     risk.check(model)
-    assert len(jax.tree.leaves(risk.scaled_gradient(model).gradient)) == count
     assert_equals_autodiff(risk, model)
 
 
 def test_a_users_head_is_a_pytree_of_arrays_and_still_the_same_function():
     data, v = instance()
-    user = Bump(v, 2.0, jnp.exp)
+    user = USERS["module"](v)
     model = CombinedAttention.init(jax.random.key(1), data, user)
     assert isinstance(model.head, FunctionHead)
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(model))
@@ -92,6 +79,21 @@ def test_a_users_head_is_a_pytree_of_arrays_and_still_the_same_function():
     again = CombinedAttention(model.W, model.head)
     assert again.head is model.head
     assert isinstance(CombinedAttention(model.W, ConcaveHead(v, 0.1)).head, ConcaveHead)
+
+
+def test_a_module_that_is_trained_as_a_head():
+    data, _ = instance()
+    network = eqx.nn.MLP(D, "scalar", 4, 1, jnp.tanh, key=jax.random.key(3))
+    model = CombinedAttention.init(jax.random.key(1), data, network)
+    risk = EmpiricalRisk(data, Logistic(), trainable=attention_and_head)
+    assert len(jax.tree.leaves(risk.scaled_gradient(model).gradient)) == 1 + 4
+    assert_equals_autodiff(risk, model)
+
+
+def test_joint_training_has_the_gradient_of_autodiff():
+    data, v = jf.data.random_sequences(jax.random.key(2), N, T, D, k=2, self_attention=False, position_heads=True)
+    risk = EmpiricalRisk(data, Logistic(), trainable=attention_and_head)
+    assert_equals_autodiff(risk, FactoredAttention.init(jax.random.key(1), data, PositionHeads(v)))
 
 
 def test_joint_training_keeps_the_larger_scale():
@@ -127,6 +129,23 @@ def test_the_limit_of_a_trained_head_is_nobodys_theorem():
     risk = EmpiricalRisk(data, Logistic(), trainable=attention_and_head)
     with pytest.raises(ValueError, match=r"^trainable: .*fixed head.*integrate"):
         jf.find_limit(risk, CombinedAttention.init(jax.random.key(1), data, v))
+
+
+def parallel(count=2, part=CombinedAttention):
+    data, v = instance()
+    heads = jnp.stack([v] + [jax.random.normal(jax.random.key(h), (D,)) for h in range(1, count)])
+    return data, MultiHeadAttention.init(jax.random.key(1), data, heads, part)
+
+
+@pytest.mark.parametrize(
+    ("part", "trainable"), [(CombinedAttention, None), (FactoredAttention, attention_and_head)], ids=["W", "KQ, joint"]
+)
+def test_heads_in_parallel_have_the_gradient_of_autodiff(part, trainable):
+    data, model = parallel(3, part)
+    risk = EmpiricalRisk(data, Logistic(), trainable=trainable)
+    risk.check(model)
+    assert_equals_autodiff(risk, model)
+    assert risk.scaled_gradient(model).multipliers.shape == (3, N, T)
 
 
 def test_layers_saturate_on_scales_of_their_own():

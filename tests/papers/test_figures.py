@@ -12,11 +12,25 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
-from jaxflow.margin import ProgramResult
+from jaxflow.margin import AssumptionStatus, ProgramResult
 from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.claims import Finding
+from jaxflow.papers.sheen2024 import diagonal_flows, multipliers
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023 import bias_runs, concave, fig1, fig5, fig7, fig9, percent, ranks
+from jaxflow.papers.tarzanagh2023 import (
+    bias_runs,
+    concave,
+    conjecture,
+    factored,
+    fig1,
+    fig5,
+    fig7,
+    fig9,
+    fig10,
+    fig12,
+    percent,
+    ranks,
+)
 from jaxflow.papers.tarzanagh2023.bias_runs import Size
 from jaxflow.papers.tarzanagh2023.percent import table, tally
 from jaxflow.papers.verdicts import Verdict
@@ -38,7 +52,7 @@ def again(name: str, numbers: Any) -> list[tuple[str, Verdict]]:
     return [(one.source, one.verdict) for one in papers.find_figure("tarzanagh2023", name).find(numbers)[0]]
 
 
-# Figures 1 and 7: flows and descent against the programs
+# Figures 1, 7 and 10: flows and descent against the programs
 
 
 def runs_in_the_plane(numbers: Table, claims: list[Finding]) -> None:
@@ -58,6 +72,17 @@ def runs_in_the_plane(numbers: Table, claims: list[Finding]) -> None:
         assert not (runs.selection & ~runs.visible).any()
         # The distance that an arc length of 1,000 leaves.
         assert runs.own[fig1.decided(runs)].max() < 1e-3
+
+
+def columns_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
+    assert len(claims) == 8
+    for way in fig10.NAMES:
+        runs = fig10.runs_of(numbers, way)
+        usable = fig10.usable(runs)
+        assert runs.misalignment.shape == (1, 2, 3) and usable.any()
+        # No matrix with m columns correlates better than its rank allows.
+        assert np.all((runs.misalignment >= runs.floor - 1e-9)[usable])
+        assert np.all(runs.floor[:, 1][usable[:, 1]] <= 1e-12)
 
 
 def biases_of_both_kinds(numbers: Table, claims: list[Finding]) -> None:
@@ -93,7 +118,7 @@ def outcomes_of_every_instance(numbers: Table, claims: list[Finding]) -> None:
     np.testing.assert_allclose(found["largest_margin"], table(numbers, "largest_margin")[0, 0, 0, trial], rtol=1e-9)
 
 
-# Figure 9: the concave loss
+# Figures 9 and 12: the concave loss
 
 
 def penalties(numbers: Table, claims: list[Finding]) -> None:
@@ -114,16 +139,46 @@ def penalties(numbers: Table, claims: list[Finding]) -> None:
     assert ("Figure 9(a), survivors", OUTSIDE) in other and ("Figure 9(b), survivors", OUTSIDE) in other
 
 
-# Figure 4
+def conditions_of_lemma_6(numbers: Table, claims: list[Finding]) -> None:
+    assert numbers.exact.size.shape == (2, 200)
+    assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
+    found = {claim.source: claim.verdict for claim in claims}
+    assert found["Lemma 6"] == found["Figure 12(c), flow"] == HOLDS
+    # Four tokens are too many for τ = 3; an error of 2e-8 is none of the flow's tokens.
+    exact = numbers.exact.replace(size=np.where(np.arange(200) == 7, 4, numbers.exact.size))
+    flow = numbers.flow.replace(error=np.full_like(numbers.flow.error, 2e-8))
+    other = dict(again("fig12", numbers.replace(exact=exact, flow=flow)))
+    assert other["Lemma 6"] == other["(9), Figure 12"] == OPEN and other["Figure 12(c), flow"] == HOLDS
+
+
+# Figure 4, sections 5.2 and 9
 
 
 def ranks_of_solutions(numbers: Table, claims: list[Finding]) -> None:
-    assert numbers.nuclear.rank.shape == (2, 4)
+    assert numbers.nuclear.rank.shape == (2 * 2, 4)
     solved = numbers.nuclear.result == ProgramResult.optimal
     # Infeasible programs are counted and have no rank; nothing else is without one.
     assert solved.any() and np.all((numbers.nuclear.rank >= 0) == solved)
     assert np.all(solved | (numbers.nuclear.result == ProgramResult.infeasible))
     assert verdicts(claims) == [HOLDS] * 5
+
+
+def every_choice_enumerated(numbers: Table, claims: list[Finding]) -> None:
+    found, yes, no = numbers.instances, AssumptionStatus.holds, AssumptionStatus.violated
+    assert found.outcome.shape == (2, 4) and np.all(found.outcome != Outcome.not_run)
+    # What implies the other does so on every instance that was enumerated.
+    assert not np.any((found.support == yes) & (found.D == no))
+    assert not np.any((found.D == yes) & (found.unique == no) & (found.locally_optimal > 0))
+    assert len(claims) == 5
+
+
+def limits_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
+    assert numbers.ends.outcome.shape == (1, 6)
+    # No pair has fewer columns than rows: the question is asked once.
+    assert len(claims) == 2 and claims[1].verdict is HOLDS
+    # An instance comes back by its number, with the same outcome.
+    limit = factored.study_of("quick", int(numbers.pairs.seed), 3, 3).replay(trial=2)
+    assert int(limit.outcome) == numbers.ends.outcome[0, 2]
 
 
 # The other papers
@@ -143,12 +198,25 @@ def stages(numbers: Table, claims: list[Finding]) -> None:
     assert verdicts(claims[:3]) == [OPEN, HOLDS, HOLDS]
 
 
+def trajectories(numbers: Table, claims: list[Finding]) -> None:
+    assert claims[1].verdict is HOLDS
+
+
 def perturbations(numbers: Any, claims: list[Finding]) -> None:
     noise = numbers.noise
     there = ~np.isnan(noise.start)
     assert there[:, 0].any(axis=1).all() and noise.followed[there].all()
     assert noise.noise[0, 0, -1] > 1e-3
     assert [claim.source for claim in claims] == ["Figure 3 (a)", "Figure 3 (b)"]
+
+
+def equivalence(numbers: Table, claims: list[Finding]) -> None:
+    assert verdicts(claims[:2]) == [HOLDS, HOLDS]
+    assert numbers.flows.apart.shape == (3, 1, 25) and numbers.flows.ok.all()
+    # Where the multipliers of the flow are still off at log t = 1e6, it is certified where it ends, far beyond.
+    on = numbers.continued
+    assert on.gap.shape == (1, 1) and on.optimal.all() and on.gap.max() <= multipliers.INSTANT
+    assert on.log_time.min() > 1e10 and diagonal_flows.LOG_TIMES[-1] == pytest.approx(1e6)
 
 
 def one_datum(numbers: Table, claims: list[Finding]) -> None:
@@ -160,26 +228,37 @@ def one_datum(numbers: Table, claims: list[Finding]) -> None:
     assert verdicts(claims) == [HOLDS] * 3
 
 
-# Sizes by what is patched. Selections of figure 5 settle early, so that the scout is all that is compiled; figure 9 has
-# one batch width: its programs compile once.
+# Sizes by what is patched. Selections of figure 5 settle early, so that the scout is all that is compiled; figures 9
+# and 12 have one batch width, and the dimensions of the conjecture one padded size: their programs compile once.
 SIZES = [
     (fig1.SIZES, (4, 300)),
+    (fig10.SIZES, fig10.Size(3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
     (bias_runs.SIZES, Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)),
-    (ranks.SIZES, ranks.Size(4, shapes=((3, 3),), dimensions=(2, 4))),
+    (ranks.SIZES, ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
+    (conjecture.SIZES, conjecture.Size(4, (3, 20), steps=50, n=2, T=3)),
+    (factored.SIZES, (6, ((3, 3),), 6)),
     (fig5.SIZES, percent.Size(trials=4, d=(4,), settings=((2, 3),))),
     (fig9.SIZES, (4, (0.0, 0.3, 2.5))),
+    (fig12.SIZES, (4, 200, (3, 9))),
     (toy.SIZES, toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]), 256)),
+    (diagonal_flows.TRIALS, 1),
 ]
-# One figure of each kind of numbers: a sweep, parts on host, in turn and as a block, studies. Those of boix2023 share
-# theirs.
+# Figures of one data set stand one after another, and only the first of them computes.
 FIGURES: dict[tuple[str, str], Callable[[Any, list[Finding]], None]] = {
     ("tarzanagh2023", "fig1"): runs_in_the_plane,
     ("tarzanagh2023", "fig4"): ranks_of_solutions,
+    ("tarzanagh2023", "conjecture"): every_choice_enumerated,
+    ("tarzanagh2023", "factored"): limits_of_the_factors,
     ("tarzanagh2023", "fig5"): outcomes_of_every_instance,
     ("tarzanagh2023", "fig7"): biases_of_both_kinds,
     ("tarzanagh2023", "fig9"): penalties,
+    ("tarzanagh2023", "fig10"): columns_of_the_factors,
+    ("tarzanagh2023", "fig12"): conditions_of_lemma_6,
     ("boix2023", "fig2"): stages,
+    ("boix2023", "fig8"): trajectories,
+    ("boix2023", "fig9"): trajectories,
     ("boix2023", "fig3"): perturbations,
+    ("sheen2024", "equivalence"): equivalence,
     ("yun2021", "fig1"): one_datum,
 }
 

@@ -109,13 +109,18 @@ def test_two_values_for_the_same_tokens_are_a_contradiction() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # One instance. Of (K, Q) each shape is a program of its own: the one with the fewest columns.
-    monkeypatch.setitem(multistart.TRIALS, "quick", 1)
+@pytest.mark.parametrize("module", [adam_order, multistart, rate_law, hypotheses])
+def test_from_the_name_to_the_files(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Every cell of one instance is enough; of Adam's order several are ranked. Of (K, Q) each shape is a program of its
+    # own: the one with the fewest columns. Searches are tested by themselves.
+    monkeypatch.setitem(module.TRIALS, "quick", 2 if module is adam_order else 1)
     monkeypatch.setitem(multistart.STARTS, "quick", 2)
     monkeypatch.setattr(multistart, "SHAPES", ((1, 2, 3, 4),))
     monkeypatch.setattr(multistart, "FEWER", np.array([True]))
+    monkeypatch.setattr(hypotheses, "DRAWS", 40)
+    monkeypatch.setattr(hypotheses, "SEARCH", 5)
+    name = {adam_order: "adam-order", multistart: "multistart", rate_law: "rates", hypotheses: "hypotheses"}[module]
     with jax.numpy_rank_promotion("allow"):
-        paths, claims = papers.reproduce("results", "multistart", out=tmp_path, say=lambda line: None)
+        paths, claims = papers.reproduce("results", name, out=tmp_path, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     assert any(claim.evidence.inside for claim in claims)

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_kind, is_concrete, positive_or_one, require, tree_norm, tree_scale
-from jaxflow._core.linalg import ROUNDED
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import (
@@ -128,13 +127,15 @@ def _check_start(form: DualForm, model: AbstractLinearNetwork, data: Any) -> Non
         return
     etas = [np.asarray(eta) for eta in form.start]
     largest = max(float(np.max(np.abs(eta))) for eta in etas)
+    # What should be equal, or zero, may differ by some thousand roundings of the largest entry.
+    rounding = 4000.0 * float(np.finfo(etas[0].dtype).eps)
     if len(etas) > 2:
-        equal = all(np.max(np.abs(np.abs(eta) - np.abs(etas[0]))) <= ROUNDED * largest for eta in etas[:-1])
+        equal = all(np.max(np.abs(np.abs(eta) - np.abs(etas[0]))) <= rounding * largest for eta in etas[:-1])
         require(equal, "coordinates", "for L > 2, Dual needs first layers of equal size: |eta_1| = ... = |eta_{L-1}|")
-        require(float(np.max(np.abs(etas[-1]))) <= ROUNDED * largest, "coordinates", "for L > 2, Dual needs eta_L = 0")
+        require(float(np.max(np.abs(etas[-1]))) <= rounding * largest, "coordinates", "for L > 2, Dual needs eta_L = 0")
     if isinstance(model, LinearTensorNetwork):
         error = np.max(np.abs(np.asarray(form.decomposition.tensor() - model.data_tensor)))
-        fits = bool(error <= ROUNDED * np.max(np.abs(np.asarray(model.data_tensor))))
+        fits = bool(error <= rounding * np.max(np.abs(np.asarray(model.data_tensor))))
         require(fits, "decomposition", f"is not that of the data tensor: they differ by {error:.1e}")
     if isinstance(model, LinearConvolutionalNetwork):
         even = all(np.allclose(np.asarray(even_part(x)), np.asarray(x)) for x in (data.inputs, *model.layers))

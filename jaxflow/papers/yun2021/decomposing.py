@@ -213,7 +213,7 @@ FINDS = Statement[Table](
 )
 FINDS_NONE = Statement[Table](
     source="Assumption 1",
-    says="L = 2: where there is none (short filters, random tensors) the residual says so",
+    says="L = 2: where there is none (short filters, random tensors) the residual is not zero",
     residual=lambda n: -np.concatenate([n.fixed.short, n.drawn.residual[1]]),
     bound=-MISSING,
     unit="minus the residual",
