@@ -1,6 +1,7 @@
-r"""A linear predictor compared with the optima of several norms: which of them does an optimiser, or a flow, find?"""
+r"""A predictor compared with the optima of several norms: which of them does an optimiser, or a flow, find?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -11,12 +12,14 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import AbstractPrinted, Code, check_kind, is_concrete, require
 from jaxflow._core.affine import is_affine
+from jaxflow.limits.self_certificate import as_primal
 from jaxflow.losses import Squared
-from jaxflow.margin import AbstractNorm, Nuclear, Spectral, max_margin, minimum_norm, solve
+from jaxflow.margin import AbstractProgram, Nuclear, Spectral, max_margin, minimum_norm, solve
 from jaxflow.margin.norms import as_norm
-from jaxflow.models import AbstractLinearNetwork, AbstractModel, DeepMatrixSensing
+from jaxflow.models import AbstractAttention, AbstractLinearNetwork, AbstractModel, DeepMatrixSensing
 from jaxflow.plots.style import CURVES, ROUNDING, new_figure
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import predict
 from jaxflow.trajectory import Trajectory
 
 VECTOR_NORMS, MATRIX_NORMS = ("l2", "linf", "l1"), ("l2", "linf", "spectral", "nuclear")
@@ -77,14 +80,16 @@ class Comparison(AbstractPrinted):
 
 
 def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
-    r"""The excess of each direction of a linear predictor over the max-margin optimum of each norm.
+    r"""The excess of each direction of a predictor over the max-margin optimum of each norm.
+
+    The predictor is that of a linear model: the one array that is trained, a vector or a matrix with a row for each
+    class; the coefficients of a linear network (of `DeepMatrixSensing`: the product); or the combined weights of
+    attention, whose margins are those of the tokens that have at least half of the largest attention at the end.
 
     **Arguments:**
 
     - `path`: a `Trajectory` (its save points, or its end where it has none), or one model.
-    - `risk`: of a margin loss, or the squared loss (then interpolations are compared with that of least norm). Its
-      outputs are linear in the one array that is trained, a vector or a matrix; or the
-      model is a linear network, whose coefficients (of `DeepMatrixSensing`: the product) are the predictor.
+    - `risk`: of a margin loss, or the squared loss (then interpolations are compared with that of least norm).
     - `norms`: names or norm objects; None: ℓ2, ℓ∞ and ℓ1 for vectors, ℓ2, ℓ∞, spectral and nuclear for matrices.
 
     **Returns:** a `Comparison`. An infeasible program has optimum zero or +inf; read its `result`.
@@ -105,30 +110,13 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
-    known = risk.loss.margin or isinstance(risk.loss, Squared)
-    require(known, "risk", f"expected a loss of the margin or the squared loss, got {type(risk.loss).__name__}")
+    known = (risk.loss.margin and not risk.soft) or isinstance(risk.loss, Squared)
+    require(known, "risk", "expected the squared loss, or a loss of margins of labels", got=risk.loss)
     one = path.final.model if isinstance(path, Trajectory) else path
     require(not (isinstance(path, Trajectory) and path.batched), "path", "one trajectory is wanted; use jax.vmap")
     known = risk.data is None or callable(one) or isinstance(one, AbstractModel)
     require(known, "path", "expected a Trajectory, or a model of the risk", got=one)
-    read, outputs = _predictor(risk, one)
-    size = eqx.filter_eval_shape(read, one)
-    # A predictor of one row or one column is a vector.
-    shape = tuple(n for n in size.shape if n > 1) or (1,)
-    require(len(shape) <= 2, "path", f"expected a vector or a matrix as predictor, got shape {size.shape}")
-    zero = jnp.zeros(size.size, size.dtype)
-
-    def flat(w: Float[Array, " d"]) -> Array:
-        return outputs(w.reshape(size.shape))
-
-    linear = is_affine(flat, zero)
-    linear = linear and not (is_concrete(flat(zero)) and bool(np.any(np.asarray(flat(zero)) != 0)))
-    require(linear, "path", "expected outputs that are linear in the one array that is trained")
-    rows, targets = jax.jacrev(flat)(zero), risk.source.targets(flat(zero))
-    targets = jnp.broadcast_to(targets.reshape(-1), rows.shape[:1])
-    if risk.loss.margin:
-        rows = targets[:, None] * rows
-    rows = rows.reshape(-1, *shape)
+    read, program, shape = _attention(risk, one) if isinstance(one, AbstractAttention) else _linear(risk, one)
     names = (MATRIX_NORMS if len(shape) == 2 else VECTOR_NORMS) if norms is None else norms
     require(isinstance(names, tuple | list) and len(names) > 0, "norms", "expected a list of norms", got=norms)
     chosen = [as_norm(name, "norms") for name in names]
@@ -136,26 +124,61 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
         fits = len(shape) == 2 or not isinstance(norm, Nuclear | Spectral)
         require(fits, "norms", f"the {norm.alias} norm needs a matrix as predictor, got shape {shape}")
     directions, log_time = _directions(path, read, shape)
-    excess, bounds, codes = zip(
-        *(_held(rows, targets, directions, norm, risk.loss.margin) for norm in chosen), strict=True
-    )
+    excess, bounds, codes = zip(*(_held(replace(program, norm=norm), directions) for norm in chosen), strict=True)
     labels = tuple(name if isinstance(name, str) else name.alias for name in names)
     result = jax.tree.map(lambda *parts: jnp.stack(parts), *codes)
     return Comparison(labels, log_time, jnp.stack(excess), jnp.stack(bounds), result)
 
 
+# What reads the predictor off a model, the program of it in some norm, and its shape.
+Compared = tuple[Callable[[Any], Array], AbstractProgram, tuple[int, ...]]
+
+
+def _attention(risk: EmpiricalRisk, model: AbstractAttention) -> Compared:
+    data: Any = risk.data
+    # Copies of a token have the same attention, and what is still in transit has less than half of the largest.
+    attention = model.attention(data)
+    selection = attention >= 0.5 * jnp.max(attention, axis=-1, keepdims=True)
+    program: Any = predict(risk, model, selection).program
+
+    return lambda one: as_primal(program, one.combined_weights()), program, program.primal_zero.shape
+
+
+def _linear(risk: EmpiricalRisk, model: Any) -> Compared:
+    read, outputs = _predictor(risk, model)
+    size = eqx.filter_eval_shape(read, model)
+    # A predictor of one row or one column is a vector.
+    shape = tuple(n for n in size.shape if n > 1) or (1,)
+    require(len(shape) <= 2, "path", f"expected a vector or a matrix as predictor, got shape {size.shape}")
+    zero = jnp.zeros(size.size, size.dtype)
+
+    def flat(w: Float[Array, " d"]) -> Array:
+        return outputs(w.reshape(size.shape)).reshape(-1)
+
+    at_zero = flat(zero)
+    linear = is_affine(flat, zero) and not (is_concrete(at_zero) and bool(np.any(np.asarray(at_zero) != 0)))
+    require(linear, "path", "expected outputs that are linear in the one array that is trained")
+    rows = jax.jacrev(flat)(zero).reshape(-1, *shape)
+    if risk.loss.margin:
+        return read, max_margin(rows, jnp.ones_like(at_zero)), shape
+    targets = risk.source.targets(at_zero).reshape(-1)
+    return read, minimum_norm(rows, jnp.broadcast_to(targets, rows.shape[:1])), shape
+
+
 def _predictor(risk: EmpiricalRisk, model: Any) -> tuple[Callable[[Any], Array], Callable[[Array], Array]]:
-    """What reads the predictor off a model, and the outputs of a predictor."""
+    """What reads the predictor off a model, and the margins of a predictor (of a squared loss its outputs)."""
     if isinstance(model, AbstractLinearNetwork) and risk.data is not None:
         data: Any = risk.data
+        signs = data.targets if risk.loss.margin else jnp.ones_like(data.targets)
         read = DeepMatrixSensing.product if isinstance(model, DeepMatrixSensing) else type(model).linear_coefficients
-        return read, lambda w: data.inputs @ w.reshape(-1)
+        return read, lambda w: signs * (data.inputs @ w.reshape(-1))
     params, fixed = eqx.partition(model, risk.filter(model))
     leaves, structure = jax.tree.flatten(params)
     require(len(leaves) == 1, "path", f"expected a model that trains one array, got {len(leaves)}")
+    values = risk.margins if risk.loss.margin else risk.source.outputs
 
     def outputs(w: Array) -> Array:
-        return risk.source.outputs(eqx.combine(jax.tree.unflatten(structure, [w]), fixed)).reshape(-1)
+        return values(eqx.combine(jax.tree.unflatten(structure, [w]), fixed))
 
     return lambda one: jax.tree.leaves(eqx.filter(one, risk.filter(one)))[0], outputs
 
@@ -171,16 +194,13 @@ def _directions(path: Any, read: Callable[[Any], Array], shape: tuple[int, ...])
 
 
 @eqx.filter_jit
-def _held(
-    rows: Array, targets: Array, directions: Array, norm: AbstractNorm, margin: bool
-) -> tuple[Array, Array, Code]:
-    program = max_margin(rows, jnp.ones_like(targets), norm) if margin else minimum_norm(rows, targets, norm)
+def _held(program: AbstractProgram, directions: Array) -> tuple[Array, Array, Code]:
     solution = solve(program)
     optimum = solution.certificate.dual_value
 
     def excess(direction: Array) -> Array:
-        least = jnp.min(program.values(direction)) if margin else jnp.ones(())
+        least = jnp.min(program.margins(direction)) if program.conic else jnp.ones(())
         held = (least > 0) & (optimum > 0)
-        return jnp.where(held, norm(direction) / jnp.where(held, least * optimum, 1.0) - 1.0, jnp.inf)
+        return jnp.where(held, program.norm(direction) / jnp.where(held, least * optimum, 1.0) - 1.0, jnp.inf)
 
     return jax.vmap(excess)(directions), optimum, solution.result

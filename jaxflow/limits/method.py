@@ -120,6 +120,7 @@ class Staged(AbstractMethod):
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,
+            quick_rtol=self.rtol,
             report=self.report,
         )
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax.scipy as jsp
 import lineax
 import numpy as np
+import optimistix
 import pytest
 
 from jaxflow._core import linalg
@@ -264,3 +265,19 @@ def test_so_many_doublings_reach_all_digits(dtype: Any, steps: int) -> None:
     assert linalg.doublings(dtype) == steps
     # A half, squared as often, is below the rounding of one.
     assert 0.5 ** (2**steps) < jnp.finfo(dtype).eps <= 2.0 * 0.5 ** (2 ** (steps - 1))
+
+
+@pytest.mark.parametrize("finder", [linalg.newton, linalg.chord])
+def test_a_root_is_found_where_no_residual_is_small(finder: Callable[..., Any]):
+    # In log t a rate is t times a gradient, and has t times its roundings: here 1e-4, for a tolerance of 1e-9.
+    slopes, values = jnp.array([[3.0, 1.0], [0.5, 2.0]]), jnp.array([0.3, -1.7])
+
+    def residual(x: jax.Array, _: Any) -> jax.Array:
+        return 1e12 * (slopes @ x + 0.1 * jnp.sin(x) - values)
+
+    def found(finder: Any) -> Any:
+        return optimistix.root_find(residual, finder, jnp.zeros(2), max_steps=40, throw=False)
+
+    ours, theirs = found(finder(1e-9, 1e-9)), found(optimistix.Newton(1e-9, 1e-9))
+    assert ours.result == optimistix.RESULTS.successful and theirs.result != optimistix.RESULTS.successful
+    np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-9)

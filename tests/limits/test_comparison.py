@@ -1,10 +1,12 @@
 """Which margin an optimiser maximises: each falls towards the optimum of its own norm, and not towards the others."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jaxtyping import Array
 
 import jaxflow as jf
 
@@ -21,6 +23,13 @@ OPTIMIZERS = {
     "linf": optax.sign_sgd(schedule),
     "spectral": optax.contrib.muon(schedule, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=20, beta=0.0, nesterov=False),
 }
+
+
+class Classes(eqx.Module):
+    V: Array
+
+    def __call__(self, x):
+        return self.V @ x
 
 
 def matrices(seed):
@@ -58,6 +67,34 @@ def test_a_vector_and_its_excess():
     assert str(found).splitlines()[1].split() == ["log", "t", "l2", "linf", "l1"]
     wrong = jf.limits.compare(jf.models.DeepLinearNetwork((jnp.eye(2), jnp.array([1.0, -2.0]))), risk)
     assert np.all(np.isposinf(wrong.excess))
+
+
+def test_many_classes_have_the_program_of_their_limit():
+    rng = np.random.default_rng(0)
+    data = jnp.asarray(rng.normal(size=(5, 6))), jnp.asarray(rng.integers(0, 3, 5))
+    risk, start = jf.EmpiricalRisk(data, "cross_entropy"), Classes(jnp.zeros((3, 6)))
+    limit = jf.find_limit(risk, start)
+    found = jf.limits.compare(limit.direction, risk)
+    assert found.norms == ("l2", "linf", "spectral", "nuclear") and np.all(found.result.value == 1)
+    assert abs(found.excess[0, 0]) < 1e-8 and found.excess[1:].min() > 1e-4
+    inputs, classes = (np.asarray(part) for part in data)
+    pairs = [(i, j) for i in range(5) for j in range(3) if j != classes[i]]
+    rows = np.stack([np.outer(np.eye(3)[classes[i]] - np.eye(3)[j], inputs[i]) for i, j in pairs])
+    for norm, optimum in zip(found.norms, found.optimum, strict=True):
+        theirs = jf.margin.solve_cvxpy(jf.margin.max_margin(rows, np.ones(len(rows)), norm))
+        np.testing.assert_allclose(optimum, theirs.certificate.primal_value, rtol=1e-7)
+
+
+def test_attention_is_compared_in_the_tokens_at_its_end():
+    data, head = jf.data.random_tokens(jax.random.key(3), 3, 3, 4)
+    risk, start = jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
+    limit = jf.find_limit(risk, start)
+    program = jf.margin.attention_svm(data, limit.selection, "spectral")
+    found = jf.limits.compare(limit.trajectory, risk)
+    least = jf.margin.solve(program).certificate.dual_value
+    np.testing.assert_allclose(found.optimum[2], least, rtol=1e-8)
+    # W/ρ is within some inverse of its length of the limit, which is the optimum in the Frobenius norm alone.
+    assert 0.0 < found.excess[0, -1] < 1e-4 and found.excess[1:, -1].min() > 1e-2
 
 
 @pytest.mark.parametrize(

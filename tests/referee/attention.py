@@ -83,15 +83,16 @@ def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
 
 
 def constraints(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
-    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for every token beside a selected one, `(n (T-1), d, d)`, in their order."""
+    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for each token but the selected one and its copies, `(m, d, d)`."""
     x, z = data.tokens[i], data.queries[i]
     differences = x[np.arange(len(x)), selected][:, None] - x
-    return np.einsum("ntd,ne->ntde", differences, z)[others(selected, x.shape[1])]
+    return np.einsum("ntd,ne->ntde", differences, z)[others(x, selected)]
 
 
-def others(selected: np.ndarray, T: int) -> np.ndarray:
-    """Tokens beside a selected one, `(n, T)`."""
-    return (np.arange(T) != selected[:, None]) & (selected >= 0)[:, None]
+def others(x: np.ndarray, selected: np.ndarray) -> np.ndarray:
+    """Tokens beside a selected one and its copies, `(n, T)`."""
+    apart = (x != x[np.arange(len(x)), selected][:, None]).any(-1)
+    return apart & (selected >= 0)[:, None]
 
 
 def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
@@ -101,9 +102,8 @@ def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
 
 def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> Judgement:
     scores = data.scores[i]
-    n, T = scores.shape
-    chosen = scores[np.arange(n), claim.selected]
-    beaten = (scores < chosen[:, None])[others(claim.selected, T)]
+    chosen = scores[np.arange(len(scores)), claim.selected]
+    beaten = (scores < chosen[:, None])[others(data.tokens[i], claim.selected)]
     support, clear = margins <= 1.0 + SUPPORT, margins > 1.0 + CLEAR
     best = bool(((scores.max(-1) == chosen) | (claim.selected < 0)).all())
     if claim.status == "global_":
@@ -128,7 +128,7 @@ def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
     margins = flat(kind, constraints(data, path.selected[i], i)) @ flat(kind, path.W[[i]])[0]
     scores = data.scores[i]
     chosen = scores[np.arange(len(scores)), path.selected[i]]
-    beaten = (scores < chosen[:, None])[others(path.selected[i], scores.shape[1])]
+    beaten = (scores < chosen[:, None])[others(data.tokens[i], path.selected[i])]
     near = margins <= (1.0 + NEAR) * margins.min()
     if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
         return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)

@@ -275,3 +275,15 @@ def test_a_share_of_the_kinds_of_instances_has_no_wrong_limit(model: str) -> Non
     assert {row["kind"]: row["wrong_instances"] for row in rows if row["wrong"]} == {}
     # Of all instances, the kinds of which most are undecided on purpose among them.
     assert sum(row["right"] for row in rows) >= len(rows)
+
+
+def test_two_tokens_that_are_about_to_take_over() -> None:
+    # Two better tokens of scores 1e-12 above the selected ones: which one takes over first decides the other. (Followed
+    # at a tolerance of 1e-3 it was the wrong one.)
+    name = "score gaps of 1e-12"
+    rng, made = np.random.default_rng([0, zlib.crc32(f"W, {name}".encode())]), attention.KINDS[name]
+    data = made.change(rng, attention.ordinary(rng, 320, *made.shape)).take([192])
+    theta = tuple(x[[192]] for x in attention.start(rng, "W", 320, made.shape[-1], made.size))
+    claim = run.claims("W", "logistic", data, theta, lanes=1)[0]
+    path = flow.follow("W", data, theta, steps=20_000, step=0.25, lead=300.0)
+    assert claim.selected.tolist() == path.selected[0].tolist() == [3, 2, 1, 2]

@@ -1,0 +1,102 @@
+"""Matrix completion: python benchmarks/completion.py [--count 50] [--scales 0.1 1e-3 ...] [--only "U V" "U U"].
+
+Matrices 10 x 10 of rank two with normal factors, of which each entry is known with probability 0.6. The program is that
+of the least nuclear norm with these entries. The flows are those of the squared loss from normal starts of some size:
+`U V`, of a product of two matrices, and `U U`, of a matrix times its transpose, where the matrix to be completed is
+symmetric and positive. Gunasekar et al. (2017) conjectured that limits from small starts have the least nuclear norm.
+*Excess*: that of the limit over the program's dual bound. A limit of `U U` is positive, the program's solution need not
+be: `positive` counts those that are.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import Record, clocked, outcomes, settings, spread
+from jaxtyping import Array
+
+import jaxflow as jf
+
+SIZE, RANK, KNOWN = 10, 2, 0.6
+SCALES = (1e-1, 1e-3, 1e-6, 1e-12)
+FLOWS = ("U V", "U U")
+# A matrix is recovered, and a solution positive, up to this; flows are followed to `GAP`.
+LEAST, GAP = 1e-6, 1e-4
+
+
+class Product(eqx.Module):
+    """U V, or U Uᵀ where V is None, as a predictor of matrices in one row."""
+
+    U: Array
+    V: Array | None
+
+    def matrix(self) -> Array:
+        return self.U @ (self.U.T if self.V is None else self.V)
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.vdot(x, self.matrix())
+
+
+def instances(count: int, symmetric: bool) -> tuple[Array, Array]:
+    """Matrices, and which entries are known."""
+    rng = np.random.default_rng(0)
+    left = rng.normal(size=(count, SIZE, RANK))
+    right = left if symmetric else rng.normal(size=(count, SIZE, RANK))
+    known = rng.random((count, SIZE, SIZE)) < KNOWN
+    if symmetric:
+        known = np.tril(known) | np.tril(known).transpose(0, 2, 1)
+    return jnp.asarray(left @ right.transpose(0, 2, 1)), jnp.asarray(known)
+
+
+@jax.jit
+def flow(matrix: Array, known: Array, start: Any) -> tuple[Any, Array, Array]:
+    """Outcome, predictor, and largest difference at a known entry. An unknown one is the datum 0 = 0."""
+    rows, targets = jnp.diag(known.reshape(-1).astype(float)), jnp.where(known, matrix, 0.0).reshape(-1)
+    limit = jf.find_limit(jf.EmpiricalRisk((rows, targets), "squared"), start, gap=GAP, throw=False)
+    found = limit.end.module.matrix()
+    return limit.outcome.value, found, jnp.max(jnp.where(known, jnp.abs(found - matrix), 0.0))
+
+
+def main() -> None:
+    asked = settings(__doc__, "completion", count=50, scales=SCALES, only=FLOWS)
+    record = Record(asked.out, same=("flow", "scale"))
+    for what in asked.only:
+        symmetric = what == "U U"
+        matrices, known = instances(asked.count, symmetric)
+        program = jax.vmap(lambda m, mask, s=symmetric: jf.margin.completion(m, mask, symmetric=s))(matrices, known)
+        solved = jax.vmap(jf.margin.solve)(program)
+        least, primal = np.asarray(solved.certificate.dual_value), np.asarray(solved.primal)
+        about = {
+            "instances": asked.count,
+            "solved": int(np.sum(np.asarray(solved.result.value) == 1)),
+            "program_gap": spread(solved.certificate.duality_gap),
+            "recovered": int(np.sum(np.abs(primal - matrices).max((1, 2)) < LEAST)),
+            "positive": int(np.sum(np.linalg.eigvalsh(primal + primal.transpose(0, 2, 1))[:, 0] > -LEAST)),
+        }
+        for scale in asked.scales:
+            normal = jax.random.normal(jax.random.key(0), (asked.count, 2, SIZE, SIZE)) * scale
+            starts = [Product(u, None if symmetric else v) for u, v in normal]
+            found, seconds = clocked(
+                lambda given: [flow(*one) for one in given], [*zip(matrices, known, starts, strict=True)]
+            )
+            codes, ends, misfit = (np.asarray(part) for part in zip(*found, strict=True))
+            excess = np.linalg.norm(ends, "nuc", axis=(1, 2)) / least - 1.0
+            record.add(
+                {
+                    "flow": what,
+                    "scale": scale,
+                    **about,
+                    "outcomes": outcomes(codes),
+                    "misfit": spread(misfit),
+                    "excess": spread(excess),
+                    "least": int(np.sum(np.abs(excess) < 1e-3)),
+                    "truth": int(np.sum(np.abs(ends - matrices).max((1, 2)) < 1e-3)),
+                    "seconds": seconds.wall / asked.count,
+                }
+            )
+
+
+if __name__ == "__main__":
+    main()
