@@ -36,6 +36,11 @@ def sizes(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+def share(found: list[float]) -> str:
+    """`198 [96, 100]`: a number of instances, and an interval of their share in percent."""
+    return f"{count(found[0])} [{100.0 * found[1]:.0f}, {100.0 * found[2]:.0f}]"
+
+
 FORMS: dict[str, Callable[[Any], str]] = {
     "count": count,
     "rounded": rounded,
@@ -44,6 +49,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "ms": milliseconds,
     "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
     "sizes": sizes,
+    "share": share,
     "length": lambda found: str(len(found)),
     "": str,
 }
@@ -61,4 +67,42 @@ def masked_rows(found: Row) -> Iterable[Row]:
             "extra": extra,
             **sums,
             "difference": max(row["difference"] for row in rows),
+        }
+
+
+def grown(norm: str) -> Callable[[Row], str]:
+    """`0.1 → 0.012`: the median excess in a norm at the first and at the last reading."""
+    return lambda row: " → ".join(rounded(row["excess"][norm][at]["median"]) for at in (0, -1))
+
+
+def others(row: Row) -> str:
+    """Programs that are neither solved nor certified to have no solution."""
+    ended = row["results"]
+    return count(sum(ended.values()) - ended["optimal"] - ended["infeasible"])
+
+
+def flow_ratios(found: Row) -> Iterable[Row]:
+    """One row for each case and error, with each peer's ratio under its name."""
+    shown, far = (1e-3, 1e-5, 1e-7), max(row["log_time"] for row in found["ratios"])
+    cases: dict[Any, Row] = {}
+    for row in found["ratios"]:
+        if row["log_time"] != far and row["error"] in shown:
+            key = (row["model"], *row["n_T_d"], row["log_time"], row["error"])
+            cases.setdefault(key, dict(row))[row["peer"]] = "none" if row["ratio"] is None else rounded(row["ratio"])
+    return cases.values()
+
+
+def far_flows(found: Row) -> Iterable[Row]:
+    """What each method answers at the far time, over all cases."""
+    far = max(row["log_time"] for row in found["ratios"])
+    asked = [row for row in found["rows"] if row.get("log_time") == far and "answered" in row]
+    for method in dict.fromkeys(row["method"] for row in asked):
+        some = [row for row in asked if row["method"] == method]
+        times = [row["s_per_instance"] for row in some]
+        yield {
+            "method": method,
+            "answered": f"{sum(row['answered'] for row in some)} of {sum(row['instances'] for row in some)}",
+            "error": max((row["error"]["median"] for row in some if row["error"]["median"] is not None), default=None),
+            "times": f"{milliseconds(min(times))} to {milliseconds(max(times))}",
+            "why": ", ".join(dict.fromkeys(why for row in some for why in row["failures"])),
         }

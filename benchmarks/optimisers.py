@@ -28,6 +28,7 @@ from _common import Record, clocked, settings, spread
 from jaxtyping import Array
 
 import jaxflow as jf
+from jaxflow.study import wilson
 
 NORMS = ("l2", "linf", "spectral", "nuclear")
 
@@ -108,10 +109,17 @@ def main() -> None:
     record = Record(asked.out, same=("problem", "optimiser"), count=asked.count)
     for problem in asked.only:
         keys = jax.random.split(jax.random.key(0), asked.count)
+
+        def share(many: int) -> list[float]:
+            return [many, *(float(x) for x in wilson(many, asked.count))]
+
         for name, optimizer in OPTIMISERS.items():
             found, seconds = clocked(follow(problem, optimizer, grid), keys)
             excess, own = np.asarray(found), OWN.get(problem, STEEPEST).get(name)
             nearest = np.argmin(excess[:, :, -1], axis=1)
+            # Excesses fall like the root of the number of steps: from the second reading on by 0.45.
+            fell = excess[:, :, -1] < excess[:, :, -2] * 2 / 3
+            falls = {norm: int(np.sum(fell[:, k])) for k, norm in enumerate(NORMS)}
             record.add(
                 {
                     "problem": problem,
@@ -121,10 +129,11 @@ def main() -> None:
                     "steps": grid,
                     "excess": {norm: [spread(excess[:, k, step]) for step in range(3)] for k, norm in enumerate(NORMS)},
                     "nearest": {norm: int(np.sum(nearest == k)) for k, norm in enumerate(NORMS)},
-                    # Excesses fall like the root of the number of steps: from the second reading on by 0.45.
-                    "falls": {
-                        norm: int(np.sum(excess[:, k, -1] < excess[:, k, -2] * 2 / 3)) for k, norm in enumerate(NORMS)
-                    },
+                    "falls": falls,
+                    "nearest_to_its_own": None if own is None else share(int(np.sum(nearest == NORMS.index(own)))),
+                    "own_falls": None if own is None else share(falls[own]),
+                    # In the norm where most do.
+                    "others_fall": share(max(many for norm, many in falls.items() if norm != own)),
                     "seconds_with_compilation": seconds.wall,
                 }
             )

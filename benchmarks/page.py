@@ -10,31 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _forms import FORMS, Row, count, masked_rows, milliseconds, rounded, sizes
-
-from jaxflow.study import wilson
+from _forms import FORMS, Row, count, far_flows, flow_ratios, grown, masked_rows, others, rounded, sizes
 
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
-
-
-def grown(norm: str) -> Callable[[Row], str]:
-    """`0.1 → 0.012`: the median excess in a norm at the first and at the last reading."""
-    return lambda row: " → ".join(rounded(row["excess"][norm][at]["median"]) for at in (0, -1))
-
-
-def own_share(counted: str) -> Callable[[Row], str]:
-    """`198 [96, 100]`: how many instances of a row, for the norm of its optimiser, with an interval in percent."""
-    return lambda row: "" if row["norm"] is None else _share(row[counted][row["norm"]], row["instances"])
-
-
-def most_of_others(row: Row) -> str:
-    """As `own_share` of those that fall, for the norm of the others where most do."""
-    return _share(max(many for norm, many in row["falls"].items() if norm != row["norm"]), row["instances"])
-
-
-def _share(many: int, total: int) -> str:
-    low, high = (100.0 * float(x) for x in wilson(many, total))
-    return f"{many} [{low:.0f}, {high:.0f}]"
 
 
 Show = str | Callable[[Row], Any]
@@ -129,39 +107,6 @@ and load."""
 def installed(show: str) -> Callable[[Row], str]:
     """Text in place of the number where a peer is not installed."""
     return lambda row: "not installed" if "not_installed" in row else cell(row, show)
-
-
-def others(row: Row) -> str:
-    """Programs that are neither solved nor certified to have no solution."""
-    ended = row["results"]
-    return count(sum(ended.values()) - ended["optimal"] - ended["infeasible"])
-
-
-def flow_ratios(found: Row) -> Iterable[Row]:
-    """One row for each case and error, with each peer's ratio under its name."""
-    shown, far = (1e-3, 1e-5, 1e-7), max(row["log_time"] for row in found["ratios"])
-    cases: dict[Any, Row] = {}
-    for row in found["ratios"]:
-        if row["log_time"] != far and row["error"] in shown:
-            key = (row["model"], *row["n_T_d"], row["log_time"], row["error"])
-            cases.setdefault(key, dict(row))[row["peer"]] = "none" if row["ratio"] is None else rounded(row["ratio"])
-    return cases.values()
-
-
-def far_flows(found: Row) -> Iterable[Row]:
-    """What each method answers at the far time, over all cases."""
-    far = max(row["log_time"] for row in found["ratios"])
-    asked = [row for row in found["rows"] if row.get("log_time") == far and "answered" in row]
-    for method in dict.fromkeys(row["method"] for row in asked):
-        some = [row for row in asked if row["method"] == method]
-        times = [row["s_per_instance"] for row in some]
-        yield {
-            "method": method,
-            "answered": f"{sum(row['answered'] for row in some)} of {sum(row['instances'] for row in some)}",
-            "error": max((row["error"]["median"] for row in some if row["error"]["median"] is not None), default=None),
-            "times": f"{milliseconds(min(times))} to {milliseconds(max(times))}",
-            "why": ", ".join(dict.fromkeys(why for row in some for why in row["failures"])),
-        }
 
 
 VERDICTS = ("right", "undecided", "unverified", "wrong")
@@ -393,8 +338,8 @@ TABLES: list[Table] = [
         "optimisers",
         {"problem": "problem", "optimiser": "optimiser", "its norm": "norm",
          "l2": grown("l2"), "linf": grown("linf"), "spectral": grown("spectral"), "nuclear": grown("nuclear"),
-         "nearest to its own": own_share("nearest"), "own falls": own_share("falls"),
-         "others fall": most_of_others},
+         "nearest to its own": "nearest_to_its_own|share", "own falls": "own_falls|share",
+         "others fall": "others_fall|share"},
         "Which margin an optimiser maximises",
         "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, of 200 "
         "random problems; see [Which margin does my optimiser maximise?](optimisers.md). *Fall*: problems whose excess "

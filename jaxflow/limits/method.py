@@ -120,7 +120,6 @@ class Staged(AbstractMethod):
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,
-            quick_rtol=self.rtol,
             report=self.report,
         )
 
