@@ -140,7 +140,6 @@ def _attention(risk: EmpiricalRisk, model: AbstractAttention) -> Compared:
     attention = model.attention(data)
     selection = attention >= 0.5 * jnp.max(attention, axis=-1, keepdims=True)
     program: Any = predict(risk, model, selection).program
-
     return lambda one: as_primal(program, one.combined_weights()), program, program.primal_zero.shape
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg, positive_or_one
+from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.kantorovich import flat
@@ -57,7 +57,7 @@ def _concluded(one: Underway) -> Limit:
     point, facts, interpolates = settle(risk, unravel, theta, slope)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side.
     followed = 0.1 * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
-    known = ~broken(rough) & ~broken(fine) & jnp.isfinite(facts.error)
+    known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
     ratio = stationarity(fine.final)
     rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
