@@ -349,7 +349,8 @@ TABLES: list[Table] = [
     Table(
         "completion",
         {"flow": "flow", "start": "scale|power", "masks": "instances", "program solved": "solved",
-         "largest gap": "program_gap.max|power", "its solution is the matrix": "recovered", "positive": "positive",
+         "largest gap": "program_gap.max|power", "its solution is the matrix": "recovered",
+         "positive": lambda row: row["positive"] if row["flow"] == "U U" else "",
          "outcomes": "outcomes|ended", "median excess": "excess.median|power", "largest": "excess.max|power",
          "within 1e-3 of the least": "least", "ends at the matrix": "truth"},
         "Completion of a matrix",
