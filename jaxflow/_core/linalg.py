@@ -291,11 +291,11 @@ def _flat(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 class _Newton(optimistix.Newton):
-    """Newton's method that ends where the last change is within its tolerance.
+    """Newton's method that ends where the last change is within its tolerance, whatever the residual is.
 
-    Optimistix asks for a small residual besides. The unknown of a stage is a rate, and in log t a rate has roundings of
-    t times those of the gradient: from some t on no residual is small, and every step was rejected (a matrix times its
-    transpose, fitted to known entries, at log t = 20: `undecided` after 2,000 failed solves, 4 of 6)."""
+    The unknown of a stage is a rate, and in log t a rate has roundings of t times those of the gradient. From some t on
+    no residual is small, and every step was rejected (a matrix times its transpose, fitted to known entries, at log t
+    of 20: `undecided` after 2,000 failed solves, 4 of 6)."""
 
     # Tolerances may be arrays.
     rtol: Any
@@ -320,11 +320,16 @@ def _within(state: Any) -> tuple[Any, Any]:
     return failed | (state.diffsize < 1.0), state.result
 
 
-def newton(rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm) -> optimistix.Newton:
-    """Newton's method whose linear systems `LU` solves."""
-    return _Newton(rtol, atol, norm=norm, linear_solver=LU(), cauchy_termination=False)
+def newton(
+    rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm, *, residual: bool = True
+) -> optimistix.Newton:
+    """Newton's method whose linear systems `LU` solves. It ends where the last change is within its tolerance and, with
+    `residual`, the residual within `atol`."""
+    return (optimistix.Newton if residual else _Newton)(rtol, atol, norm=norm, linear_solver=LU())
 
 
-def chord(rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm) -> optimistix.Chord:
-    """Newton's method with the Jacobian of its first point, factorised once by `LU`."""
-    return _Chord(rtol, atol, norm=norm, linear_solver=LU(), cauchy_termination=False)
+def chord(
+    rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm, *, residual: bool = True
+) -> optimistix.Chord:
+    """`newton` with the Jacobian of its first point, factorised once by `LU`."""
+    return (optimistix.Chord if residual else _Chord)(rtol, atol, norm=norm, linear_solver=LU())

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, positive_or_one, require
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
 from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, LogTime, Situation, StationaryPoint, Weights
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.method import AbstractMethod, check_report
@@ -243,7 +244,7 @@ class LinearStaged(AbstractMethod):
         least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
         least = positive_or_one(size) * least
         drive = Drive(
-            kvaerno(digits, newton),
+            kvaerno(digits, newton, partial(linalg.newton, residual=False)),
             implicit_control(rtol=rtol, atol=least),
             Interpolated(ends) | StationaryPoint(ends),
             max_steps,

@@ -59,7 +59,8 @@ class OwnGears(AbstractProblem):
             return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
         # Far out rates times steps leave roundings of `ROUNDED` in a stage, which Newton's method cannot remove.
         digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
-        solver, controller = kvaerno(digits, digits, linalg.chord), implicit_control(rtol=rtol, atol=1e-2 * rtol)
+        solver = kvaerno(digits, digits, partial(linalg.chord, residual=not self.point))
+        controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:

@@ -278,6 +278,6 @@ def test_a_root_is_found_where_no_residual_is_small(finder: Callable[..., Any]):
     def found(finder: Any) -> Any:
         return optimistix.root_find(residual, finder, jnp.zeros(2), max_steps=40, throw=False)
 
-    ours, theirs = found(finder(1e-9, 1e-9)), found(optimistix.Newton(1e-9, 1e-9))
+    ours, theirs = found(finder(1e-9, 1e-9, residual=False)), found(finder(1e-9, 1e-9))
     assert ours.result == optimistix.RESULTS.successful and theirs.result != optimistix.RESULTS.successful
     np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-9)
