@@ -32,7 +32,8 @@ class Comparison(AbstractPrinted):
     - `norms`: their names, k of them.
     - `log_time`: of the m directions, NaN where there is none.
     - `excess`: $\frac{N(V)/\min_i\langle A_i,V\rangle}{\min\{N:\langle A_i,\cdot\rangle\ge1\}}-1$, `(k, m)`, with the
-      certified lower bound of the optimum below; +inf where a margin is not positive. For interpolations:
+      certified lower bound of the optimum below; +inf where a margin is not positive, or attention has not settled.
+      For interpolations:
       $N(V)/\min\{N:\langle A_i,\cdot\rangle=y_i\}-1$, whose sign has no meaning before V interpolates.
     - `optimum`, `(k,)`, and `result`, `(k,)`: that bound, and how its program ended.
 
@@ -199,7 +200,10 @@ def _held(program: AbstractProgram, directions: Array) -> tuple[Array, Array, Co
 
     def excess(direction: Array) -> Array:
         least = jnp.min(program.margins(direction)) if program.conic else jnp.ones(())
-        held = (least > 0) & (optimum > 0)
+        # Of attention that has settled on nothing there is no margin, or one beside tokens that are not equal yet.
+        unequal = jnp.max(jnp.where(program.equal, jnp.abs(program.values(direction)), 0.0))
+        equal = (unequal <= jnp.finfo(unequal.dtype).eps ** 0.5 * least) | (not program.conic)
+        held = (least > 0) & jnp.isfinite(least) & equal & (optimum > 0)
         return jnp.where(held, program.norm(direction) / jnp.where(held, least * optimum, 1.0) - 1.0, jnp.inf)
 
     return jax.vmap(excess)(directions), optimum, solution.result

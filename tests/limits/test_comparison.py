@@ -95,6 +95,8 @@ def test_attention_is_compared_in_the_tokens_at_its_end():
     np.testing.assert_allclose(found.optimum[2], least, rtol=1e-8)
     # W/ρ is within some inverse of its length of the limit, which is the optimum in the Frobenius norm alone.
     assert 0.0 < found.excess[0, -1] < 1e-4 and found.excess[1:, -1].min() > 1e-2
+    # At zero all tokens have the same attention, and there is no margin.
+    assert np.all(np.isposinf(jf.limits.compare(start, risk).excess))
 
 
 @pytest.mark.parametrize(

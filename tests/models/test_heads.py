@@ -35,7 +35,7 @@ def assert_equals_autodiff(risk, model):
     params, frozen = eqx.partition(model, risk.filter(model))
     naive = jax.grad(lambda p: risk(eqx.combine(p, frozen)))(params)
     full = jax.tree.map(lambda g: jnp.exp(scaled.log_scale) * g, scaled.gradient)
-    # A few thousand roundings, as for every model.
+    # Some thousand roundings: the tolerance of the other models.
     assert_trees_close(full, naive, 1e-12)
 
 
