@@ -341,8 +341,9 @@ TABLES: list[Table] = [
          "nearest to its own": "nearest_to_its_own|share", "own falls": "own_falls|share",
          "others fall": "others_fall|share"},
         "Which margin an optimiser maximises",
-        "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, of those of "
-        "200 random problems that have a margin by then; see [Which margin does my optimiser maximise?](optimisers.md). *Fall*: problems whose excess "
+        "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, of those "
+        "of 200 random problems that have a margin by then; see [Which margin does my optimiser "
+        "maximise?](optimisers.md). *Fall*: problems whose excess "
         "falls by a third or more from step 1,000 to 5,000, for the norm of the optimiser and for the one of the "
         "others where most do. In brackets: intervals of 95% (Wilson), in percent.",
     ),
