@@ -13,14 +13,6 @@ def is_affine(function: Callable[[Float[Array, " p"]], Array], x: Float[Array, "
 
     The answer is the same under every transformation, and true is a proof. False is none: loops are not looked into,
     and a dependence that cancels is not seen.
-
-    **Example:**
-
-    ```python
-    from jaxflow._core import is_affine
-
-    assert is_affine(lambda x: 2.0 * x + 1.0, jnp.ones(3)) and not is_affine(lambda x: x * x, jnp.ones(3))
-    ```
     """
     closed = jax.make_jaxpr(lambda x, v: jax.jvp(function, (x,), (v,))[1])(x, x)
     return not any(_depend(closed.jaxpr, [True, False]))

@@ -43,19 +43,7 @@ Folder = Annotated[Path | None, typer.Option(help="Folder for all files; out/PAP
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point of the command `jaxflow`. An error is one line and exit code 1, with `--debug` a traceback.
-
-    **Example:**
-
-    ```python
-    from jaxflow.cli import main
-
-    try:
-        main(["list", "yun2021"])
-    except SystemExit as end:  # every command ends so
-        print(end.code)  # 0
-    ```
-    """
+    """The entry point of the command `jaxflow`. An error is one line and exit code 1, with `--debug` a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:

@@ -36,6 +36,7 @@ from jaxflow.flow.stopping import AtRest as AtRest
 from jaxflow.flow.stopping import Budget as Budget
 from jaxflow.flow.stopping import CertificateGap as CertificateGap
 from jaxflow.flow.stopping import LossExcess as LossExcess
+from jaxflow.flow.stopping import Returned as Returned
 from jaxflow.flow.stopping import SelectionSettled as SelectionSettled
 from jaxflow.flow.stopping import SelfCertified as SelfCertified
 from jaxflow.flow.stopping import Situation as Situation

@@ -166,9 +166,12 @@ class Drive(eqx.Module):
         idle: Bool[Array, ""] | bool = False,
         least: Float[Array, ""] | float | None = None,
         budget: Int[Array, ""] | int | None = None,
+        moved: bool = False,
     ) -> Lane:
         """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
-        which the rules stop nothing; `budget`: of steps, where it is less than that of the drive.
+        which the rules stop nothing; `budget`: of steps, where it is less than that of the drive; `moved`: that errors
+        of a step are relative to how far the coordinates have moved in this lane, and not to their size (for clocks in
+        which lengths do not grow).
 
         Rules are evaluated after each step, also after the first. An `idle` lane takes no step. A lane with NaN or
         infinities in its data has failed before it starts.
@@ -183,7 +186,7 @@ class Drive(eqx.Module):
             check_save_at(save_at, until)
         if dt0 is not None:
             check_real("dt0", dt0, positive=True)
-        system, coordinate = make_system(clock, coordinates, risk, model)
+        system, coordinate = make_system(clock, coordinates, risk, model, moved)
         inexact = (eqx.filter(risk, eqx.is_inexact_array), eqx.filter(model, eqx.is_inexact_array))
         finite = all_finite((*inexact, coordinate))
         s = jnp.zeros(())

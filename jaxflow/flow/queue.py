@@ -24,19 +24,6 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
     replacements.
 
     **Returns:** the lanes at their ends, in the order in which they came.
-
-    **Example:**
-
-    ```python
-    from jaxflow.flow import Drive, as_clock, as_controller, as_solver, run_queue
-
-    clock = as_clock("log_time")
-    solver = as_solver("tsit5", clock)
-    drive = Drive(solver, as_controller(None, solver))
-    starts = jax.tree.map(lambda x: jnp.stack([x, x]), model)
-    lanes = jax.vmap(lambda m: drive.start(risk, m, clock=clock, coordinates=jf.Weights(), until=1.0))(starts)
-    run_queue(drive, lanes, width=2)
-    ```
     """
     return counted_queue(drive, lanes, width=width, stride=stride)[0]
 

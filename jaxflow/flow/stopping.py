@@ -30,6 +30,7 @@ class Situation(eqx.Module):
     drift: Callable[[], Any]
     certifies: Callable[[Any], Any]
     log_size: Callable[[], Any]
+    log_reach: Callable[[], Any]
     growth: Callable[[], Any]
     stiff_steps: Int[Array, ""]
 
@@ -218,6 +219,20 @@ class StationaryPoint(AbstractStop):
         if not self.pairs:
             return rests
         return rests & (situation.growth() <= self.tolerance * jnp.exp(situation.log_sum))
+
+
+class Returned(AbstractStop):
+    r"""Stops where weights are shorter than `share` of the path: it has come back from far out, where a logarithm of
+    its length no longer tells what happens within the length of the weights.
+    """
+
+    share: float = 0.1
+
+    def __check_init__(self) -> None:
+        check_real("share", self.share, positive=True, most=1.0)
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.log_reach() < jnp.log(self.share)
 
 
 class LossExcess(AbstractStop):

@@ -5,9 +5,9 @@ r"""Attention with a linear head, one layer or several W in parallel: its gears,
    gradient vanishes at a finite point) is stiff, and goes on implicitly.
 2. **Implicit**: Kvaerno5 with Newton's method in log arc length, which near a finite point is a log time.
 3. **Multipliers**: `MultiplierNewton` in log arc length, until the flow certifies its direction or its direction is at
-   rest. A selection that is left again is followed explicitly. A stretch that comes to nothing (to a finite point, to
-   another branch than the flow's, or out of steps) is dropped; the implicit gear goes on from before it, twice as far
-   each time.
+   rest. A selection that is left again is followed explicitly. Where the path has come back from far out, it is
+   followed on in units of the weights. A stretch that comes to nothing (to a finite point, to another branch than the
+   flow's, or out of steps) is dropped; the implicit gear goes on from before it, twice as far each time.
 """
 
 import enum
@@ -35,6 +35,7 @@ from jaxflow.flow import (
     LayerScores,
     LogArcLength,
     MultiplierNewton,
+    Returned,
     Scores,
     SelectionSettled,
     SelfCertified,
@@ -48,7 +49,7 @@ from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, explicit_control, implicit_control, kvaerno, share_of
+from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -75,7 +76,7 @@ class Gear(enum.IntEnum):
 EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
 # Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
 # token is being left, by an explicit method.
-SETTLED, LEFT = SelectionSettled(), Unsaturated()
+SETTLED, LEFT, BACK = SelectionSettled(), Unsaturated(), Returned()
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
 # with the usual 0.2 and 10 every second one failed there (540 steps; with these 240, and 7 % more on other paths).
 SHORTER, LONGER = 0.3, 2.0
@@ -133,6 +134,10 @@ class AttentionGears(AbstractProblem):
     def gears(self) -> tuple[str, ...]:
         return tuple(Gear.__members__)
 
+    @property
+    def log_cap(self) -> Float[Array, ""]:
+        return jnp.log(self.cap)
+
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         whole, rtol, pairs = jnp.asarray(max_steps), self.path_rtol, has_pairs(model)
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
@@ -152,16 +157,18 @@ class AttentionGears(AbstractProblem):
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        ends = certified | AtRest(pairs=pairs) | LEFT | still(ROUNDED)
-        return Drive(self.solver, controller, ends, share_of(whole, TRY_SHARE), self.report)
+        ends = certified | AtRest(pairs=pairs) | LEFT | BACK | still(ROUNDED)
+        return Drive(self.solver, controller, ends, share_of(whole), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         risk, here = start.risk, start.here
         model: Any = here.model
-        coordinates: Any = coordinates_of(risk, model, self.conserved)
+        scaled = None if self.conserved is None else self.conserved * jnp.exp(-2.0 * start.beyond)
+        coordinates: Any = coordinates_of(risk, model, scaled)
         if gear == Gear.explicit:
             clock = ArcLength(floor=self.floor, timed=self.timed)
-            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP)
+            # Far out a token takes over within a length that is rounding beside the weights.
+            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP, moved=True)
         unit = start.unit
         if gear == Gear.implicit:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
@@ -204,12 +211,15 @@ class AttentionGears(AbstractProblem):
             following = jnp.where(cancels, End.doubt - jnp.maximum(following, Gear.implicit), following)
             return Shift(following, jnp.asarray(True))
         left = followed & (share < LEFT.share)
-        nothing = ~followed | (stationarity(final) <= ROUNDED) | (~left & pulled)
-        if has_pairs(final.model):
-            nothing = nothing | (followed & _off_the_path(stretch))
-        following = jnp.where(nothing, Gear.implicit, jnp.where(left, Gear.explicit, End.ended))
+        reach = final.log_norm - final.log_arc_length
+        back = followed & ~left & (reach < jnp.log(BACK.share))
+        # A single step to nearly nothing ends on another branch (from e^17 to e^3, seen with two hidden halves).
+        jumped = followed & (reach < 2.0 * jnp.log(BACK.share))
+        nothing = ~followed | jumped | (stationarity(final) <= ROUNDED) | (~left & ~back & pulled)
+        following = jnp.where(back, Gear.multipliers, jnp.where(left, Gear.explicit, End.ended))
+        following = jnp.where(nothing, Gear.implicit, following)
         # A long step may pass over what the flow does, and come to another end: from before it again, more closely.
-        hasty = (lost == 0) & (nothing | left)
+        hasty = (lost == 0) & (nothing | left | back)
         following = jnp.where(hasty, Gear.multipliers, following)
         return Shift(following, ~(nothing | hasty))
 
@@ -241,9 +251,3 @@ def _selection(path: Trajectory, data: TokenData) -> tuple[Float[Array, ""], Boo
     pull = jnp.where(top, 0.0, jnp.asarray(path.final.multipliers))
     pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > SETTLED.tolerance * jnp.sum(jnp.abs(pull))
     return jnp.min(jnp.sum(attention, axis=-1, where=top)), pulled
-
-
-def _off_the_path(stretch: Trajectory) -> Bool[Array, ""]:
-    """Whether a stretch by multipliers is much longer than the weights at its end. Those of the flow grow like its
-    length there; a step that ends on another branch undoes them (from e^17 to e^3, seen with two hidden halves)."""
-    return stretch.final.log_norm < stretch.final.log_arc_length + jnp.log(0.1)

@@ -52,15 +52,6 @@ def kantorovich(
     to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue.
 
     **Arguments:** `unravel`: from θ to the model.
-
-    **Example:**
-
-    ```python
-    from jaxflow.limits.kantorovich import kantorovich
-
-    squared = jf.EmpiricalRisk((jnp.ones((1, 1)), jnp.ones(1)), "squared")
-    assert kantorovich(squared, lambda theta: lambda x: theta @ x, jnp.ones(1)) == 0.0
-    ```
     """
 
     def outputs(x: Array) -> Array:

@@ -44,7 +44,7 @@ from jaxflow.limits.attention import EXPONENTS
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import flow_certifier
 from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive, vanished
-from jaxflow.limits.steps import PATH_RTOL, TRY_SHARE, WAY_SHARE, implicit_control, kvaerno, share_of
+from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -103,7 +103,7 @@ class NetworkGears(AbstractProblem):
             ends = fitted if self.degree == 2 else still
             # Where which limit is reached does not depend on the path, a stiff one need not be followed closely.
             ends = ends | Stiff() if self.convex else ends
-            most = steps if self.degree == 2 and not self.convex else share_of(steps, WAY_SHARE)
+            most = steps if self.degree == 2 and not self.convex else share_of(steps)
             return Drive(diffrax.Tsit5(), controller, ends, most, self.report)
         if name == "saddle":
             # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth
@@ -112,7 +112,7 @@ class NetworkGears(AbstractProblem):
             rtol = max(PATH_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
             controller = implicit_control(rtol=rtol, atol=rtol * entry)
             solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry)
-            return Drive(solver, controller, fitted, share_of(steps, WAY_SHARE), self.report)
+            return Drive(solver, controller, fitted, share_of(steps), self.report)
         certified = CertificateGap(self.gap, flow_certifier())
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
@@ -121,7 +121,7 @@ class NetworkGears(AbstractProblem):
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])
-        most = steps if len(caps) == 1 else share_of(steps, TRY_SHARE)
+        most = steps if len(caps) == 1 else share_of(steps)
         ends = still | certified if self.convex else still
         return Drive(kvaerno(digits, 1e-2 * digits), controller, ends, most, self.report)
 

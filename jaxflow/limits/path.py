@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed
 from jaxflow._core.linalg import ROUNDED
-from jaxflow._core.trees import tree_norm, tree_where
+from jaxflow._core.trees import tree_norm, tree_scale, tree_where
 from jaxflow.flow import Drive, Lane
 from jaxflow.limits.stages import Count, minimum_near, stationarity
 from jaxflow.risk import EmpiricalRisk
@@ -79,9 +79,15 @@ class Start(NamedTuple):
     idle: Bool[Array, ""] | bool = False
 
     @property
+    def beyond(self) -> Float[Array, ""]:
+        """Log of how much longer the weights are than those of the model that stands for them beyond a cap."""
+        return _beyond(self.risk, self.here)
+
+    @property
     def unit(self) -> Float[Array, ""]:
-        """Of a logarithmic clock: the length so far, or the size of the weights if they have not moved that far."""
-        return jnp.exp(jnp.logaddexp(self.here.log_arc_length, self.here.log_norm))
+        """Of a logarithmic clock: the size of the weights, also where the path was longer and has come back."""
+        here = self.here
+        return jnp.exp(jnp.maximum(here.log_norm, jnp.log(ROUNDED) + here.log_arc_length) - self.beyond)
 
     def lane(self, drive: Drive, **how: Any) -> Lane:
         """A lane of `drive` from here, in coordinates and by a clock as `Drive.start` takes them."""
@@ -102,6 +108,11 @@ class AbstractProblem(eqx.Module):
     @abc.abstractmethod
     def gears(self) -> tuple[str, ...]:
         """Their names."""
+
+    @property
+    def log_cap(self) -> Float[Array, ""] | None:
+        """Log of the length at which a path that goes on from beyond a cap does so; None where gears have none."""
+        return None
 
     @abc.abstractmethod
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
@@ -145,11 +156,13 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
     following, keep = problem.shift(gear, risk, way.lost, stretch)
     # A stretch of no step is a turn of the loop all the same.
     steps = way.steps.at[gear].add(jnp.maximum(stretch.stats["num_steps"], 1))
-    path = joined(way.path, _with_saves(stretch, problem.saves), keep)
+    path = joined(risk, way.path, _with_saves(stretch, problem.saves), keep)
     spent = (following >= 0) & (jnp.sum(steps) >= most)
     exhausted: Any = RESULTS.max_steps_reached
     # A path that has come to its end has its result, wherever the budget ends.
     path = eqx.tree_at(lambda p: p.result, path, RESULTS.where(spent, exhausted, path.result))
+    if problem.log_cap is not None:
+        path = eqx.tree_at(lambda p: p.final.model, path, _at_cap(risk, path.final, following, problem.log_cap))
     lost = way.lost + ~keep
     stretches = way.stretches.at[gear].add(1)
     return Way(_counted(path, problem, steps), jnp.where(spent, End.ended, following), lost, steps, stretches)
@@ -255,18 +268,47 @@ def _counted(path: Trajectory, problem: AbstractProblem, steps: Int[Array, " gea
     return Trajectory(path.final, path.saved, path.regime, path.result, path.stats | counted)
 
 
-def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Trajectory:
-    """One path of two; where the second is not kept, the first, with the steps of both."""
+def _beyond(risk: EmpiricalRisk, here: Point) -> Float[Array, ""]:
+    beyond = here.log_norm - jnp.log(tree_norm(eqx.filter(here.model, risk.filter(here.model))))
+    # Weights of zero are no longer than they are.
+    return jnp.where(beyond > 0, beyond, 0.0)
+
+
+def _at_cap(risk: EmpiricalRisk, here: Point, following: Int[Array, ""], log_cap: Float[Array, ""]) -> Any:
+    """The model from which a path goes on: as long as the weights, and at most as the cap. A path that has come back
+    from beyond it ends at a point, or leaves its tokens, at the length of the weights and not of what stands for them.
+    """
+    moving, fixed = eqx.partition(here.model, risk.filter(here.model))
+    longer = jnp.clip(log_cap - jnp.log(tree_norm(moving)), 0.0, _beyond(risk, here))
+    return eqx.combine(tree_scale(jnp.exp(jnp.where(following >= 0, longer, 0.0)), moving), fixed)
+
+
+def joined(risk: EmpiricalRisk, first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Trajectory:
+    """One path of two; where the second is not kept, the first, with the steps of both. Where the first has ended
+    beyond a cap, the second is that of a smaller model, and so are its lengths and exponents."""
     start = first.final
+    beyond, degree = _beyond(risk, start), getattr(start.model, "degree", 1)
+    lengths = beyond * (degree if isinstance(degree, int) else 1)
 
     def shift(point: Point) -> Point:
-        log_time = jnp.logaddexp(start.log_time, point.log_time)
+        log_time = jnp.logaddexp(start.log_time, point.log_time * jnp.exp(lengths))
         # Where log t overflows, what was before does not count.
-        log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time, jnp.log(jnp.maximum(log_time, 0.0)))
+        log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time + lengths, jnp.log(jnp.maximum(log_time, 0.0)))
+        log_arc_length = jnp.logaddexp(start.log_arc_length, point.log_arc_length + beyond)
+        log_scale = point.log_scale * jnp.exp(lengths)
+        # Both may be minus infinity on a path that has no cap.
+        steeper = jnp.where(lengths > 0, log_scale - point.log_scale + lengths - beyond, 0.0)
         return eqx.tree_at(
-            lambda p: (p.log_time, p.log_log_time, p.log_arc_length),
+            lambda p: (p.log_time, p.log_log_time, p.log_arc_length, p.log_norm, p.log_scale, p.log_gradient_norm),
             point,
-            (log_time, log_log_time, jnp.logaddexp(start.log_arc_length, point.log_arc_length)),
+            (
+                log_time,
+                log_log_time,
+                log_arc_length,
+                point.log_norm + beyond,
+                log_scale,
+                point.log_gradient_norm + steeper,
+            ),
         )
 
     saved = first.saved
@@ -275,7 +317,8 @@ def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Traj
         later = shift(second.saved)
         saved = tree_where(keep & jnp.any(later.reached), later, saved)
     stats = {name: first.stats[name] + second.stats[name] for name in COUNTS}
-    regime = Code(jnp.where(keep, second.regime.value, first.regime.value), Regime)
+    # A path is as exact as the least exact of its stretches.
+    regime = Code(jnp.where(keep, jnp.maximum(first.regime.value, second.regime.value), first.regime.value), Regime)
     final = tree_where(keep, shift(second.final), start)
     return Trajectory(final, saved, regime, RESULTS.where(keep, second.result, first.result), stats)
 

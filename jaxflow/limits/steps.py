@@ -18,17 +18,17 @@ PATH_RTOL = 1e-6
 # Steps of implicit methods: of linear networks in all, and of any budget for a caller's own model, for which one costs
 # as much as some fifty explicit ones and more.
 IMPLICIT_STEPS = 4096
-# The shares of a budget, one over these numbers. Of a stretch on the way: where explicit steps of a network have not
-# arrived by then data are barely separable or not at all, or the path stays at a saddle, which takes 160 to 440 steps.
-# Of a stretch that may come to nothing: multipliers take 10 to 120 steps, and deep weights 40 to 200, or all of them.
-WAY_SHARE, TRY_SHARE = 4, 8
+# The share of a budget, one over this number, of a stretch that may come to nothing, or not arrive. Explicit steps of a
+# network that have not arrived by then are on barely separable data or at a saddle, which takes 160 to 440 steps.
+# Multipliers take 10 to 120 steps, and up to 300 where tokens that pull away take over far out, one after the other.
+SHARE = 4
 # Less sensitive than Diffrax's default, as its documentation suggests for stiff problems.
 implicit_control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
 
 
-def share_of(steps: Int[Array, ""], share: int) -> Int[Array, ""]:
-    """One of so many shares of a budget, a step at least."""
-    return jnp.maximum(steps // share, 1)
+def share_of(steps: Int[Array, ""]) -> Int[Array, ""]:
+    """One share of a budget, a step at least."""
+    return jnp.maximum(steps // SHARE, 1)
 
 
 def explicit_control(rtol: Positive) -> diffrax.PIDController:

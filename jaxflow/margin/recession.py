@@ -145,16 +145,7 @@ def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
 
 
 def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
-    """Singular values below this share of the largest are roundings of a matrix (LAPACK's bound).
-
-    **Example:**
-
-    ```python
-    from jaxflow.margin.recession import rank_tolerance
-
-    assert rank_tolerance((10, 3), jnp.dtype("float64")) < 1e-14
-    ```
-    """
+    """Singular values below this share of the largest are roundings of a matrix (LAPACK's bound)."""
     return max(shape) * float(jnp.finfo(dtype).eps)
 
 
@@ -275,15 +266,6 @@ def orthonormal_columns(
     """An orthonormal basis U of the column space, zero where there is no more of it, and T with U = `rows` T.
 
     The scales of the columns do not matter. `chosen`: the rows that count, all by default; the others are zero in U.
-
-    **Example:**
-
-    ```python
-    from jaxflow.margin.recession import orthonormal_columns
-
-    basis, back = orthonormal_columns(jnp.array([[1.0, 1e6], [1.0, -1e6]]))
-    assert jnp.allclose(basis.T @ basis, jnp.eye(2))
-    ```
     """
     columns = _size(rows, axis=0)
     found = _orthonormal(_only(rows, chosen) / columns[None, :])
@@ -295,14 +277,6 @@ def null_space(rows: Float[Array, "n m"], chosen: Bool[Array, " n"] | None = Non
 
     The rank is that of columns of one size, so that a small scale is not taken for a dependence. `chosen`: the rows
     that count, all by default.
-
-    **Example:**
-
-    ```python
-    from jaxflow.margin.recession import null_space
-
-    assert jnp.allclose(null_space(jnp.array([[1.0, 0.0], [2.0, 0.0]])).sum(), 1.0)
-    ```
     """
     columns = _size(rows, axis=0)
     scaled = _only(rows, chosen) / columns[None, :]

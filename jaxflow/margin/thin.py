@@ -26,16 +26,7 @@ class ThinMargin(eqx.Module):
 
 
 def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior: Float[Array, " m"]) -> ThinMargin:
-    r"""The least w with margins of one at the rows that are `present`; `interior` makes all of these positive.
-
-    **Example:**
-
-    ```python
-    from jaxflow.margin.thin import thin_margin
-
-    assert jnp.allclose(thin_margin(jnp.array([[2.0]]), jnp.array([True]), jnp.ones(1)).primal, 0.5)
-    ```
-    """
+    r"""The least w with margins of one at the rows that are `present`; `interior` makes all of these positive."""
     rows = jnp.where(present[:, None], rows, 0.0)
     margin = _margin(rows, present, interior)
     usable = jnp.any(present) & (margin > 0)

@@ -53,15 +53,6 @@ class Finding:
 def told(found: Finding, with_worst: bool = False) -> str:
     """What was measured, after the `worst` residual where it has no column of its own, and before the counts, the rate
     and the check that the verdict rests on.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.claims import Finding, told
-    from jaxflow.papers.verdicts import Evidence
-
-    assert told(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))) == "20 of 20"
-    ```
     """
     evidence, parts = found.evidence, []
     if with_worst and math.isfinite(found.worst):
@@ -82,36 +73,14 @@ def told(found: Finding, with_worst: bool = False) -> str:
 
 @checked()
 def counted(found: Finding) -> str:
-    """The instances in words.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.claims import Finding, counted
-    from jaxflow.papers.verdicts import Evidence
-
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
-    assert counted(finding) == "20 (+ 4 outside the hypotheses)"
-    ```
-    """
+    """The instances in words."""
     outside = f" (+ {found.outside} outside the hypotheses)" if found.outside else ""
     return f"{found.evidence.inside}{outside}"
 
 
 @checked()
 def worst(found: Finding) -> str:
-    """The worst residual in words.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.claims import Finding, worst
-    from jaxflow.papers.verdicts import Evidence
-
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
-    assert worst(finding) == "1.0e-12 (slack)"
-    ```
-    """
+    """The worst residual in words."""
     return f"{found.worst:.1e} ({found.unit})" if math.isfinite(found.worst) else "-"
 
 
@@ -146,18 +115,7 @@ def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding],
 
 @checked()
 def as_json(found: Finding) -> dict[str, Any]:
-    """A finding as a dictionary for `json`, with None for what is not finite.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.claims import Finding, as_json
-    from jaxflow.papers.verdicts import Evidence
-
-    found = as_json(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20)))
-    assert found["verdict"] == "holds" and found["worst"] is None
-    ```
-    """
+    """A finding as a dictionary for `json`, with None for what is not finite."""
     made = dataclasses.asdict(found) | {"verdict": found.verdict.value, "evidence": evidence_json(found.evidence)}
     made["values"] = {name: _finite(value) for name, value in found.values.items()}
     return made | {"worst": _finite(found.worst)}

@@ -19,17 +19,7 @@ Found = tuple[list[Finding], list[str]]
 
 @dataclass(frozen=True)
 class Theorem:
-    """A theorem that `jaxflow.theory.predict` uses, and the model class for which it is used.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    for theorem in papers.find_paper("yun2021").theorems:
-        print(theorem.name, theorem.model.__name__)
-    ```
-    """
+    """A theorem that `jaxflow.theory.predict` uses, and the model class for which it is used."""
 
     name: str
     statement: str
@@ -38,16 +28,7 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its short name, how to cite it, the theorems in use.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    print(papers.find_paper("yun2021").reference)
-    ```
-    """
+    """A paper: its short name, how to cite it, the theorems in use."""
 
     name: str
     title: str
@@ -61,15 +42,6 @@ class Entry:
 
     `said`: the statements about the numbers. `draw`: a Matplotlib figure; without one it is a check, whose findings are
     rows of the table of `verify`.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    entry = papers.find_figure("tarzanagh2023", "fig5")
-    print(entry.title, entry.size("quick"))
-    ```
     """
 
     paper: str
@@ -134,16 +106,7 @@ def register(
 
 
 def known_papers() -> list[Paper]:
-    """All papers by name.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    print([paper.name for paper in papers.known_papers()])
-    ```
-    """
+    """All papers by name."""
     return [_PAPERS[name] for name in sorted(_PAPERS)]
 
 
@@ -167,60 +130,23 @@ def find_paper(name: str) -> Paper:
 
 
 def entries_of(paper: str) -> list[Entry]:
-    """The experiments of a paper, in the order in which they were registered.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    assert len(papers.entries_of("yun2021")) > len(papers.figures_of("yun2021"))
-    ```
-    """
+    """The experiments of a paper, in the order in which they were registered."""
     name = find_paper(paper).name
     return [entry for (owner, _), entry in _ENTRIES.items() if owner == name]
 
 
 def figures_of(paper: str) -> list[Entry]:
-    """The figures of a paper by name.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    for figure in papers.figures_of("yun2021"):
-        print(figure.name, figure.title, figure.size("paper"))
-    ```
-    """
+    """The figures of a paper by name."""
     return sorted((entry for entry in entries_of(paper) if entry.draw), key=lambda entry: entry.name)
 
 
 def checks_of(paper: str) -> list[Entry]:
-    """The checks of `verify`, in the order in which they were registered.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    print([check.name for check in papers.checks_of("sheen2024")])
-    ```
-    """
+    """The checks of `verify`, in the order in which they were registered."""
     return [entry for entry in entries_of(paper) if entry.draw is None]
 
 
 def find_figure(paper: str, name: str) -> Entry:
-    """**Raises:** `ValueError` with the nearest name for an unknown paper or figure.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    assert papers.find_figure("yun2021", "fig1").draw is not None
-    ```
-    """
+    """**Raises:** `ValueError` with the nearest name for an unknown paper or figure."""
     figures = {entry.name: entry for entry in figures_of(find_paper(paper).name)}
     if not isinstance(name, str) or name not in figures:
         if not figures:

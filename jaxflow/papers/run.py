@@ -25,15 +25,6 @@ def plan(paper: str, figure: str, *, scale: str, out: Path | str | None, overwri
 
     **Raises:** `ValueError` with the nearest name for an unknown paper, figure or scale; `FileExistsError` where
     one of the files exists, unless `overwrite`.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    entry, files = papers.plan("yun2021", "fig1", scale="quick", out="planned", overwrite=False)
-    print(entry.title, files["svg"])
-    ```
     """
     entry = find_figure(paper, figure)
     kinds = {"data": ".npz", "png": ".png", "svg": ".svg", "table": "-claims.md", "claims": "-claims.json"}
@@ -51,15 +42,6 @@ def plan_verify(
 
     **Raises:** `ValueError` with the nearest name for an unknown paper, scale or check, or a paper without
     checks; `FileExistsError` where one of the files exists, unless `overwrite`.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-
-    checks, files = papers.plan_verify("yun2021", scale="quick", only=["single"], out="planned", overwrite=False)
-    print([check.title for check in checks], files["table"])
-    ```
     """
     checks = checks_of(find_paper(paper).name)
     if not checks:

@@ -20,18 +20,6 @@ def draw_limits(data: dict[str, np.ndarray]) -> Any:
     **Arguments:** `data` with, for p in combined, factored and diagonal: `p_certified` `(b,)` Boolean;
     `p_log_times`, `p_gaps` `(b, m)`: the weights' own excess $N(W)/(\mu\,\mathrm{opt})-1$ along the path;
     `p_log_log_time`, `p_excess`, `p_flow_gap` `(b,)`: at the end; instances whose excess is not finite are left out.
-
-    **Example:**
-
-    ```python
-    numbers = {}
-    for kind in ("combined", "factored", "diagonal"):
-        times = np.tile(np.geomspace(10.0, 1e4, 8), (2, 1))  # two instances
-        numbers |= {f"{kind}_log_times": times, f"{kind}_gaps": 1 / times, f"{kind}_certified": np.array([True, False])}
-        numbers |= {f"{kind}_log_log_time": np.array([9.2, 9.2]), f"{kind}_excess": np.array([1e-10, 1e-3])}
-        numbers[f"{kind}_flow_gap"] = np.array([1e-10, np.inf])
-    jf.plots.draw_limits(numbers)
-    ```
     """
     check_names(data, [f"{kind}_{name}" for kind in SYMBOLS for name in PARTS])
     figure, axes = new_figure(3, shared=True, height=4.0)

@@ -13,14 +13,6 @@ def draw_path(data: Mapping[str, Any]) -> Any:
 
     **Arguments:** `data` with `(m,)` arrays `log_time`, `log_log_time`, `log_norm`, `log_gradient_norm`, and `turning`:
     the distance of the direction from the last one.
-
-    **Example:**
-
-    ```python
-    log_t = np.linspace(1.0, 10.0, 30)
-    way = {"log_time": log_t, "log_log_time": np.log(log_t), "log_norm": np.log(log_t), "log_gradient_norm": -log_t}
-    jf.plots.draw_path(way | {"turning": 1.0 / log_t})  # `trajectory.plot()` does this for a trajectory
-    ```
     """
     check_names(data, ["log_time", "log_log_time", "log_norm", "log_gradient_norm", "turning"])
     figure, axes = new_figure(3, height=3.2)
@@ -50,14 +42,6 @@ def draw_limit(data: Mapping[str, Any]) -> Any:
     **Arguments:** `data` with `log_times`, `gaps` `(m,)` of the way (NaN where it had ended) and `gap_label`; `limit`,
     a vector or a matrix, with `limit_label`; `title`. Optional: `program`, of the same shape as a vector `limit`: the
     optimum of the predicted program, drawn beside it.
-
-    **Example:**
-
-    ```python
-    told = {"gap_label": "duality gap", "limit_label": "direction", "title": "a limit"}
-    jf.plots.draw_limit({"log_times": [1.0, 10.0], "gaps": [0.1, 0.01], "limit": np.eye(3), **told})
-    limit.plot()  # the same picture of a limit that was found
-    ```
     """
     check_names(data, ["log_times", "gaps", "gap_label", "limit", "limit_label", "title"])
     figure, (left, right) = new_figure(2, width=9.0, height=3.6)

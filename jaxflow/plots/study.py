@@ -41,14 +41,6 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
     shown over the bars. Optional: `colors` `(m,)`, for names that are no outcomes; `marks` `(p, k)` with
     `marks_label`, drawn as green bars beside the others (Assumption B.1 in figure 5), NaN where there are none;
     `outlines` `(p, k)` with `outlines_label`, drawn around the marks.
-
-    **Example:**
-
-    ```python
-    bars = {"x": [2, 4], "x_label": "d", "panels": ["W"], "names": ["locally_optimal", "globally_optimal"]}
-    bars |= {"percentage": [[[30.0, 70.0], [10.0, 90.0]]], "denominator": [[100, 100]]}
-    jf.plots.draw_percentage_bars(bars)  # `jf.study.plot(results)` counts and draws
-    ```
     """
     check_names(data, ["x", "panels", "names", "percentage", "denominator", "x_label"])
     x, panels = np.asarray(data["x"]), [str(name) for name in np.asarray(data["panels"])]
@@ -90,14 +82,6 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
     **Arguments:** `data` with `x` `(k,)` and `x_label`; `panels` `(p,)` titles; `curves` `(c,)` names;
     `percentage`, `low`, `high` `(p, c, k)`, NaN where a panel has no such curve; `y_label`. Optional: `dashed`
     `(c,)` Booleans and `color` `(c,)` integers, to draw the two parametrisations of one setting alike.
-
-    **Example:**
-
-    ```python
-    curves = {"x": [2, 4, 8], "x_label": "d", "panels": ["n = 2"], "curves": ["W"], "y_label": "% globally optimal"}
-    curves |= {"percentage": [[[60.0, 75.0, 90.0]]], "low": [[[55.0, 70.0, 86.0]]], "high": [[[65.0, 80.0, 93.0]]]}
-    jf.plots.draw_percentage_curves(curves)
-    ```
     """
     check_names(data, ["panels", "curves", "x", "percentage", "x_label", "y_label", "low", "high"])
     panels, curves = [str(name) for name in np.asarray(data["panels"])], [str(n) for n in np.asarray(data["curves"])]
@@ -133,13 +117,6 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
 
     **Arguments:** `data` with `x` `(k,)`, `y` `(l,)`, `x_label`, `y_label`; `panels` `(p,)` titles; `value`
     `(p, l, k)`, NaN where there is no value; `value_label`. Optional: `range` `(2,)`, 0 to 100 by default.
-
-    **Example:**
-
-    ```python
-    cells = {"x": [2, 4, 8], "x_label": "d", "y": [2, 3], "y_label": "n", "panels": ["W"]}
-    jf.plots.draw_heat_map({**cells, "value": [[[60.0, 75.0, 90.0], [40.0, 50.0, np.nan]]], "value_label": "%"})
-    ```
     """
     check_names(data, ["x", "y", "panels", "value", "x_label", "y_label", "value_label"])
     x, y = np.asarray(data["x"]), np.asarray(data["y"])

@@ -36,30 +36,14 @@ def check_names(data: Any, names: Sequence[str]) -> None:
 
 @checked(least={"columns": 1}, positive=["width", "height"])
 def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
-    """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display.
-
-    **Example:**
-
-    ```python
-    figure, (left, right) = jf.plots.new_figure(2)
-    left.plot([1, 2, 3], color=jf.plots.COLORS["combined"])
-    ```
-    """
+    """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display."""
     figure, axes = new_grid(1, columns, width=width, height=height, shared=shared)
     return figure, axes[0]
 
 
 @checked(least={"rows": 1, "columns": 1}, positive=["width", "height"])
 def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
-    """A figure and its rows and columns of axes, as `new_figure`.
-
-    **Example:**
-
-    ```python
-    figure, axes = jf.plots.new_grid(2, 3, width=9.0, height=5.0)
-    axes[1, 2].plot([1, 2, 3])
-    ```
-    """
+    """A figure and its rows and columns of axes, as `new_figure`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _shown()(figsize=(width, height), layout="constrained")
@@ -88,17 +72,7 @@ def _shown() -> Any:
 
 
 def save_figure(figure: Any, *paths: Path) -> None:
-    """Writes the figure to each path, in the format of its ending. The bytes do not depend on the date.
-
-    **Example:**
-
-    ```python
-    from pathlib import Path
-
-    figure, axes = jf.plots.new_figure(1)
-    jf.plots.save_figure(figure, Path("empty.png"), Path("empty.svg"))
-    ```
-    """
+    """Writes the figure to each path, in the format of its ending. The bytes do not depend on the date."""
     require(hasattr(figure, "savefig"), "figure", "expected a figure of Matplotlib", got=figure)
     for given in paths:
         path = as_path("paths", given)

@@ -17,18 +17,6 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
 
     **Raises:** `FileExistsError` with the names of the outputs that exist, unless `overwrite`;
     `NotADirectoryError` where a folder cannot be made because a file has its name.
-
-    **Example:**
-
-    ```python
-    from pathlib import Path
-
-    Path("mine.txt").write_text("numbers")
-    try:
-        jf.report.refuse_existing([Path("mine.txt")], overwrite=False)
-    except FileExistsError as reason:
-        print(reason)
-    ```
     """
     require(isinstance(paths, Iterable), "paths", "expected paths", got=paths)
     as_boolean("overwrite", overwrite)
@@ -43,16 +31,7 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON with an indentation, and a newline at the end.
-
-    **Example:**
-
-    ```python
-    from pathlib import Path
-
-    jf.report.write_json(Path("made.json"), {"seed": 0})
-    ```
-    """
+    """JSON with an indentation, and a newline at the end."""
     as_path("path", path).write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
@@ -63,13 +42,6 @@ def manifest(
     """Version, commit (where there is one), seed, package versions, device and arguments, for `json`.
 
     **Arguments:** `cpu_seconds`: of the processor, those of the whole process so far by default.
-
-    **Example:**
-
-    ```python
-    made = jf.report.manifest(arguments={"trials": 20}, seed=0, seconds=1.5)
-    assert made["double_precision"] and made["arguments"] == {"trials": 20}
-    ```
     """
     found = origin()
     return {

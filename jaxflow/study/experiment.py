@@ -128,16 +128,6 @@ class FunctionExperiment(AbstractExperiment):
     """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`.
 
     The study counts its result `outcome`: numbers of `Outcome`, or a `Code` of an enumeration of your own.
-
-    **Example:**
-
-    ```python
-    def draw(key, d=2):
-        return {"value": jax.random.normal(key, (d,)).sum()}
-
-
-    jf.study.FunctionExperiment(draw)  # what a study makes of a function
-    ```
     """
 
     function: Callable[..., Any] = eqx.field(static=True)

@@ -51,13 +51,6 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
     r"""Theorem 6.1: least eigenvalues of $W_l^\top W_l-W_{l+1}W_{l+1}^\top$ (≥ 0), the last of them positive.
 
     The first may vanish: it holds down to −1e-12 of the layers' size, which is rounding.
-
-    **Example:**
-
-    ```python
-    deep = jf.models.DeepLinearNetwork.init(jax.random.key(0), linear)
-    jf.theory.fully_connected_start(deep)
-    ```
     """
     gaps = network.conserved()
     size = jnp.sum(network.layers[0] ** 2)
@@ -72,15 +65,7 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
 
 @checked()
 def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption:
-    r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1).
-
-    **Example:**
-
-    ```python
-    summed = jf.EmpiricalRisk(linear, "exponential", reduction="sum")
-    jf.theory.below_one(summed, network).slack
-    ```
-    """
+    r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1)."""
     outputs = risk.source.outputs(network)
     value = jnp.sum(risk.loss.value(outputs, risk.source.targets(outputs)))
     return Assumption("the summed loss has fallen below one (Theorem 1, Corollary 1)", value < 1.0, 1.0 - value)

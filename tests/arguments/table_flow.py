@@ -54,6 +54,7 @@ FLOW: list[Call] = [
     call(jf.LossExcess, log_excess=(-3.0, number())),
     call(jf.Budget, log_time=(3.0, number(infinite=True)), log_arc_length=(3.0, number(infinite=True))),
     call(flow.Unsaturated, share=(0.9, number(positive=True, most=1.0))),
+    call(flow.Returned, share=(0.1, number(positive=True, most=1.0))),
     call(flow.Stiff, steps=(15, count())),
     call(flow.SelfCertified, "gap"),
     call(flow.AtRest, "tolerance", "pairs"),

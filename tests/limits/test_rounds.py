@@ -10,11 +10,22 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.models import DiagonalAttention
+from tests.referee import attention
+from tests.referee.returns import follow_back
 
 # Keys of instances that took all of 4,096 explicit steps, but for the last, which stops in passing (see below).
 NEAR_REST = (78, 81, 144)
 STIFF = (24, 34, 140)
 SETTLED_REST = (35, 42)
+# Shape, seed, number of instances and index of one that comes back.
+BACK = ((3, 3, 4), 3953384102, 360, 61)
+# Number of instances, index, tokens when multipliers take over, and at the end.
+FAR_SEED = 309660825
+LEFT_FAR_OUT = [
+    (120, 63, [5, 6, 3, 4, 2, 5], [7, 6, 3, 4, 2, 5]),
+    (120, 89, [6, 7, 2, 0, 6, 1], [6, 1, 2, 0, 6, 1]),
+    (360, 94, [7, 1, 4, 5, 0, 1], [7, 1, 4, 7, 0, 1]),
+]
 
 
 def instance(key: int) -> tuple[jf.EmpiricalRisk, DiagonalAttention]:
@@ -78,3 +89,37 @@ def test_a_stiff_path_is_followed_to_its_certificate(key: int) -> None:
     data: Any = instance(key)[0].data
     solution = jf.margin.solve_cvxpy(jf.margin.attention_svm(data, limit.selection, "l1"))
     np.testing.assert_allclose(limit.flow_certificate.primal_value, solution.certificate.primal_value, rtol=1e-6)
+
+
+def drawn(shape: tuple[int, int, int], seed: int, count: int, index: int) -> tuple[attention.Tokens, tuple, jf.Limit]:
+    """One of `count` instances of the referee, its start, and its limit."""
+    rng = np.random.default_rng([0, seed])
+    data = attention.ordinary(rng, count, *shape).take(index)
+    theta = tuple(x[index] for x in attention.start(rng, "diagonal", count, shape[-1], 1.0))
+    tokens, queries, labels, v = (jnp.asarray(x) for x in data)
+    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, queries, labels), "logistic")
+    return data, theta, jf.find_limit(risk, DiagonalAttention(*(jnp.asarray(x) for x in theta), v), throw=False)
+
+
+def test_a_path_that_comes_back_from_far_out_is_followed_to_its_point() -> None:
+    """A token that pulls away takes over at a norm of e^10.6: the path turns around, and rests at e^3.3. A clock of the
+    length of the path does not resolve that (250 steps and as many failed solves, and `undecided`)."""
+    data, theta, limit = drawn(*BACK)
+    assert limit.outcome == jf.Outcome.finite_stationary_point
+    end = follow_back(data, theta)
+    assert end.rests and end.furthest > 1e4
+    # Radau's tolerance on the path decides where in a valley it comes to rest.
+    np.testing.assert_allclose(np.diagonal(limit.flow_direction), end.beta, rtol=1e-5)
+    assert np.exp(limit.trajectory.final.log_norm) < 1e-3 * end.furthest
+
+
+@pytest.mark.parametrize(("count", "index", "before", "after"), LEFT_FAR_OUT)
+def test_far_out_one_token_is_left_at_a_time(count: int, index: int, before: list[int], after: list[int]) -> None:
+    """At norms of e^44 to e^132, beyond the cap of exponents. The explicit steps of the change were as close as the size
+    of the weights, and the smaller halves of a pair were those of weights of the size of the cap: several queries
+    changed their tokens in one step, and the path ended at another limit, certified.
+    """
+    limit = drawn((6, 8, 10), FAR_SEED, count, index)[2]
+    assert limit.outcome == jf.Outcome.locally_optimal
+    assert limit.selection.argmax(-1).tolist() == after
+    assert sum(x != y for x, y in zip(before, after, strict=True)) == 1

@@ -38,14 +38,6 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
 
     **Arguments:** `risk` on `TokenData`, with a head and a loss that are smooth between the tokens; `model`;
     `selection`: one token α for each query, Booleans in the shape of the logits.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import log_excess
-
-    log_excess(risk, limit.trajectory.final.model, limit.selection)
-    ```
     """
     data = risk.data
     assert isinstance(data, TokenData)
@@ -177,14 +169,6 @@ def regularization_path(
     - `tolerance`: relative gradient at which a search stops; `max_steps`: Newton steps for each radius.
 
     **Returns:** a `RegularizationPath`.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import regularization_path
-
-    regularization_path(risk, [model], jnp.array([1.0, 2.0]), reference=limit.selection).models
-    ```
     """
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[eqx.filter(model, eqx.is_array) for model in starts])
     static = eqx.filter(starts[0], eqx.is_array, inverse=True)
@@ -287,16 +271,7 @@ class SeparatingCone(eqx.Module):
 def low_and_high(
     scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"], selection: Bool[Array, "*n T"]
 ) -> tuple[Bool[Array, "*n T"], Bool[Array, "*n T"]]:
-    """Tokens with lower, and with no lower, scores than the selected ones: Definition 3 of Tarzanagh et al.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
-
-    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
-    ```
-    """
+    """Tokens with lower, and with no lower, scores than the selected ones: Definition 3 of Tarzanagh et al."""
     own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1, keepdims=True)
     others = visible & ~selection
     return others & (scores < own), others & (scores >= own)
@@ -309,15 +284,6 @@ def cone_depth(
     r"""$\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}(a_{it}-a_{i\tau})$ of (5), and the barring tokens t.
 
     +inf where no query has a token above; −inf where one has and none below.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
-
-    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
-    cone_depth(model.logits(data), low, high)
-    ```
     """
     barred = jnp.max(jnp.where(high, logits, -jnp.inf), axis=-1)
     best = jnp.max(jnp.where(low, logits, -jnp.inf), axis=-1)
