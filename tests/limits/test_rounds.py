@@ -115,9 +115,9 @@ def test_a_path_that_comes_back_from_far_out_is_followed_to_its_point() -> None:
 
 @pytest.mark.parametrize(("count", "index", "before", "after"), LEFT_FAR_OUT)
 def test_far_out_one_token_is_left_at_a_time(count: int, index: int, before: list[int], after: list[int]) -> None:
-    """At norms of e^44 to e^132, beyond the cap of exponents. The explicit steps of the change were as close as the size
-    of the weights, and the smaller halves of a pair were those of weights of the size of the cap: several queries
-    changed their tokens in one step, and the path ended at another limit, certified.
+    """At norms of e^44 to e^132, beyond the cap of exponents. Errors of explicit steps were relative to the size of the
+    weights, and smaller halves of pairs were those of weights as large as the cap: several queries changed their tokens
+    in one step, and the path ended at another limit, certified.
     """
     limit = drawn((6, 8, 10), FAR_SEED, count, index)[2]
     assert limit.outcome == jf.Outcome.locally_optimal
