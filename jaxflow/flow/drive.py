@@ -29,13 +29,14 @@ from jaxflow._core import (
     require,
 )
 from jaxflow.flow.clocks import AbstractClock
+from jaxflow.flow.constraints import leading
 from jaxflow.flow.coordinates import AbstractCoordinates
 from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.saving import check_save_at, check_until
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stability import at_stability_limit
-from jaxflow.flow.stopping import AbstractStop
+from jaxflow.flow.stopping import AbstractStop, Unsaturated
 from jaxflow.flow.system import System, make_system
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -117,7 +118,9 @@ def changing(lane: Lane) -> tuple[Any, ...]:
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
-    `always`: a rule that stops a lane at any s; `stop` does so from its `least` s on.
+    `always`: a rule that stops a lane at any s; `stop` does so from its `least` s on. `jumps=False`: a step after which
+    a query has left the token that had its attention for another one, with nothing in between, is taken again, shorter
+    (for attention).
 
     `report` receives a line once a second while a single lane runs; such a program calls back to the host and is not
     kept in the compilation cache. Written for solvers whose root finder has tolerances of its own, and for controllers
@@ -142,6 +145,7 @@ class Drive(eqx.Module):
     max_steps: int | Int[Array, ""] = 100_000
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     always: AbstractStop | None = None
+    jumps: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:
         check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
@@ -166,12 +170,9 @@ class Drive(eqx.Module):
         idle: Bool[Array, ""] | bool = False,
         least: Float[Array, ""] | float | None = None,
         budget: Int[Array, ""] | int | None = None,
-        moved: bool = False,
     ) -> Lane:
         """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
-        which the rules stop nothing; `budget`: of steps, where it is less than that of the drive; `moved`: that errors
-        of a step are relative to how far the coordinates have moved in this lane, and not to their size (for clocks in
-        which lengths do not grow).
+        which the rules stop nothing; `budget`: of steps, where it is less than that of the drive.
 
         Rules are evaluated after each step, also after the first. An `idle` lane takes no step. A lane with NaN or
         infinities in its data has failed before it starts.
@@ -186,7 +187,7 @@ class Drive(eqx.Module):
             check_save_at(save_at, until)
         if dt0 is not None:
             check_real("dt0", dt0, positive=True)
-        system, coordinate = make_system(clock, coordinates, risk, model, moved)
+        system, coordinate = make_system(clock, coordinates, risk, model)
         inexact = (eqx.filter(risk, eqx.is_inexact_array), eqx.filter(model, eqx.is_inexact_array))
         finite = all_finite((*inexact, coordinate))
         s = jnp.zeros(())
@@ -242,11 +243,14 @@ class Drive(eqx.Module):
         # A step so long that the field has no meaning there, or whose stages have no solution, is one to be rejected.
         y_error = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), jnp.inf, x), y_error)
         solved = all_finite(y_error)
+        if not self.jumps:
+            jumped = _jumped(lane, y)
+            y_error = jax.tree.map(lambda x: jnp.where(jumped, jnp.inf, x), y_error)
         order: Any = self.solver.error_order(terms)
-        accepted, s, s_next, jumped, controller_state, controller_result = self.controller.adapt_step_size(
+        accepted, s, s_next, jumps, controller_state, controller_result = self.controller.adapt_step_size(
             lane.s, lane.s_next, lane.state, y, None, y_error, order, lane.controller_state
         )
-        if jumped is not False:
+        if jumps is not False:
             raise ValueError("controller: lanes take no controller with jumps")
         kept, solver_state = jax.tree.map(
             lambda new, old: jnp.where(accepted, new, old), (y, solver_state), (lane.state, lane.solver_state)
@@ -320,6 +324,22 @@ class Drive(eqx.Module):
         if not isinstance(self.solver, MultiplierNewton | Filippov):
             return None
         return self.solver.scaled_gradient(system, s, state, solver_state)
+
+
+def _jumped(lane: Lane, after: PyTree) -> Array:
+    """Whether a step has passed over the change of a token. What pushes for it or against it is felt only meanwhile:
+    no stage need have seen it, and no estimate of the error tells."""
+
+    data: Any = lane.risk.data
+
+    def attention(s: Array, state: PyTree) -> Array:
+        system = lane.system
+        return system.coordinates.attention(system.context, system.unpack(s, state)[0], data)
+
+    before, after = attention(lane.s, lane.state), attention(lane.s_next, after)
+    top = leading(before, data)
+    had, has = (jnp.sum(x, axis=-1, where=top) for x in (before, after))
+    return jnp.any((had >= Unsaturated().share) & (has <= 1.0 - Unsaturated().share))
 
 
 def _fill(grid: Array, x: Array, now: Array) -> Array:

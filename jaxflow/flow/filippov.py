@@ -237,7 +237,7 @@ def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
 
 def _on(system: System, mode: Mode) -> System:
     """The system of one piece."""
-    return replace(system, coordinates=Pieces(system.coordinates), context=(system.context, mode))
+    return System(system.clock, Pieces(system.coordinates), (system.context, mode), system.degree)
 
 
 def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array, " g"]:

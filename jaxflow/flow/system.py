@@ -37,8 +37,6 @@ class System(eqx.Module):
       left out where the clock tells the time, or does not care.
     - $a=\log(1+\text{arc length})$.
 
-    `origin` is zero, or where x starts: then $y=x-x_0$, for a clock with $\rho=1$.
-
     Beyond the clock's cap the gradient is taken at $\min(\rho,\text{cap})\,y$ and w rests: log t is then
     $-(\rho/\text{cap})^L$ times the log scale there, to leading order. `degree` is L.
     """
@@ -47,12 +45,11 @@ class System(eqx.Module):
     coordinates: AbstractCoordinates
     context: PyTree
     degree: int
-    origin: PyTree
 
     def start(self, state: PyTree) -> PyTree:
         zero = jnp.zeros(())
         rho, _, _ = self.scale(zero)
-        y = jax.tree.map(lambda x, x0: (x - x0) / rho, state, self.origin)
+        y = tree_scale(1.0 / rho, state)
         if not self.clock.integrates_time():
             return y, None, zero
         scaled, _, _, log_speed = self.rates(zero, state)
@@ -70,11 +67,7 @@ class System(eqx.Module):
         """Coordinates x (at most at the cap), (1 + t) e^{-r}, and log(1 + arc length)."""
         y, w, log1p_length = extended
         rho, _, _ = self.scale(s)
-        return self.place(rho, y), None if w is None else w / rho, log1p_length
-
-    def place(self, rho: Array, y: PyTree) -> PyTree:
-        """The coordinates x."""
-        return jax.tree.map(lambda x0, y: x0 + rho * y, self.origin, y)
+        return tree_scale(rho, y), None if w is None else w / rho, log1p_length
 
     def rates(
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
@@ -94,7 +87,7 @@ class System(eqx.Module):
     def field(self, s: Array, extended: PyTree, args: Any) -> PyTree:
         y, w, log1p_length = extended
         rho, expansion, beyond = self.scale(s)
-        state = self.place(rho, y)
+        state = tree_scale(rho, y)
         scaled, log_norm, _, log_speed = self.rates(s, state)
         velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
@@ -113,13 +106,13 @@ class System(eqx.Module):
         w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
         return rate, jnp.where(beyond > 0, 0.0, w_rate), length
 
-    def turning(self, s: Array, gradient: PyTree, state: PyTree) -> Array:
+    def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
         """‖V − x/‖x‖‖ of the unit velocity V in the coordinates, and the share of what lies outside of them."""
-        up, out = tree_norm(gradient), tree_norm(state)
+        up, out = tree_norm(gradient), tree_norm(y)
         up, out = positive_or_one(up), positive_or_one(out)
-        between = tree_norm(jax.tree.map(lambda g, x: g / up + x / out, gradient, state))
-        _, _, beyond = self.scale(s)
-        return between + self.coordinates.left_behind(self.context) / out * jnp.exp(-beyond)
+        between = tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, y))
+        rho, _, beyond = self.scale(s)
+        return between + self.coordinates.left_behind(self.context) / (rho * out) * jnp.exp(-beyond)
 
     def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
         """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""
@@ -224,7 +217,7 @@ class System(eqx.Module):
             decode=lambda: self.coordinates.decode(self.context, state),
             decode_velocity=lambda: self.velocity(state, scaled),
             attention=lambda: self.coordinates.attention(self.context, state, risk.data),
-            drift=lambda: self.turning(s, scaled.gradient, state),
+            drift=lambda: self.turning(s, scaled.gradient, extended[0]),
             certifies=_nobody_certifies if certifies is None else certifies,
             log_size=lambda: _safe_log(tree_norm(state)),
             log_reach=lambda: _safe_log(tree_norm(state)) + beyond - _log_expm1(log1p_length),
@@ -246,12 +239,11 @@ def system_of(terms: Any, solver: str) -> System:
 
 
 def make_system(
-    clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any, moved: bool = False
+    clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any
 ) -> tuple[System, PyTree]:
-    """The system and the initial coordinates; `moved`: y is how far they have moved from there."""
+    """The system and the initial coordinates."""
     state, context = coordinates.encode(risk, model)
-    origin = state if moved else jax.tree.map(jnp.zeros_like, state)
-    return System(clock, coordinates, context, _degree(clock, risk, model), origin), state
+    return System(clock, coordinates, context, _degree(clock, risk, model)), state
 
 
 def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:

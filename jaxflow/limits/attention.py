@@ -143,7 +143,7 @@ class AttentionGears(AbstractProblem):
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
         if gear == Gear.explicit:
             ends = still(STATIONARY) | SETTLED | Stiff()
-            return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report)
+            return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report, jumps=False)
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
@@ -167,8 +167,7 @@ class AttentionGears(AbstractProblem):
         coordinates: Any = coordinates_of(risk, model, scaled)
         if gear == Gear.explicit:
             clock = ArcLength(floor=self.floor, timed=self.timed)
-            # Far out a token takes over within a length that is rounding beside the weights.
-            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP, moved=True)
+            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP)
         unit = start.unit
         if gear == Gear.implicit:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import diffrax
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -31,9 +32,44 @@ def share_of(steps: Int[Array, ""]) -> Int[Array, ""]:
     return jnp.maximum(steps // SHARE, 1)
 
 
-def explicit_control(rtol: Positive) -> diffrax.PIDController:
+def explicit_control(rtol: Positive) -> diffrax.AbstractStepSizeController:
     """The steps of an explicit method."""
-    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+    return _Moved(diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm))
+
+
+class _Moved(diffrax.AbstractStepSizeController):
+    """Steps whose errors are relative to what an entry is, or to how far it has moved if that is less. Far out a token
+    takes over within a length that is rounding beside the weights."""
+
+    steps: diffrax.PIDController
+
+    def wrap(self, direction: Any) -> "_Moved":
+        return _Moved(self.steps.wrap(direction))
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, *args: Any) -> tuple[Any, Any]:
+        step, state = self.steps.init(terms, t0, t1, y0, *args)
+        return step, (state, y0)
+
+    def adapt_step_size(
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
+    ) -> tuple[Any, ...]:
+        state, start = controller_state
+
+        def smaller(y: Any) -> Any:
+            return jax.tree.map(lambda y, y0: jnp.where(jnp.abs(y) < jnp.abs(y - y0), y, y - y0), y, start)
+
+        *said, state, result = self.steps.adapt_step_size(
+            t0, t1, smaller(y0), smaller(y1_candidate), args, y_error, error_order, state
+        )
+        return *said, (state, start), result
 
 
 def kvaerno(rtol: Positive, atol: Positive, finder: Callable[..., Any] = linalg.newton) -> diffrax.Kvaerno5:

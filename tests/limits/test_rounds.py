@@ -21,6 +21,7 @@ SETTLED_REST = (35, 42)
 BACK = ((3, 3, 4), 3953384102, 360, 61)
 # Number of instances, index, tokens when multipliers take over, and at the end.
 FAR_SEED = 309660825
+WALL_SEED = 3225061616
 LEFT_FAR_OUT = [
     (120, 63, [5, 6, 3, 4, 2, 5], [7, 6, 3, 4, 2, 5]),
     (120, 89, [6, 7, 2, 0, 6, 1], [6, 1, 2, 0, 6, 1]),
@@ -123,3 +124,13 @@ def test_far_out_one_token_is_left_at_a_time(count: int, index: int, before: lis
     assert limit.outcome == jf.Outcome.locally_optimal
     assert limit.selection.argmax(-1).tolist() == after
     assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
+
+
+def test_no_step_passes_over_the_change_of_a_token() -> None:
+    """A step of length 6 went from one token of a query to another, between which the loss has a wall that is felt over
+    a length of 0.01 alone: at tolerances down to 1e-7 the path ended at other tokens, certified."""
+    data, theta, limit = drawn((3, 3, 2), WALL_SEED, 30, 7)
+    beta = follow_back(data, theta, steps=300).beta
+    logits = np.einsum("ntd,nd,d->nt", data.tokens, data.queries, beta)
+    assert limit.outcome == jf.Outcome.globally_optimal
+    assert limit.selection.argmax(-1).tolist() == logits.argmax(-1).tolist()
