@@ -43,6 +43,8 @@ def take_pictures(folder: Path) -> None:
     for told in sorted(folder.glob("*/*-manifest.json")):
         made = json.loads(told.read_text(encoding="utf-8"))
         arguments = made["arguments"]
+        if "figure" not in arguments:
+            continue  # That of `jaxflow verify`.
         name = f"{arguments['paper']}-{arguments['figure']}"
         picture = store(told.with_name(f"{arguments['figure']}.svg"), name)
         record[name] = {"file": picture, "scale": arguments["scale"], "seed": made["seed"], "seconds": made["seconds"]}
