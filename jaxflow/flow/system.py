@@ -206,6 +206,12 @@ class System(eqx.Module):
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
         _, _, beyond = self.scale(s)
+
+        def reach() -> Array:
+            # Of the weights: those of some coordinates start at zero.
+            model = self.coordinates.decode(self.context, state)
+            return _safe_log(tree_norm(eqx.filter(model, risk.filter(model)))) + beyond - _log_expm1(log1p_length)
+
         situation = Situation(
             risk=risk,
             log_time=self.log_time(s, w, scaled.log_scale, log_speed),
@@ -220,7 +226,7 @@ class System(eqx.Module):
             drift=lambda: self.turning(s, scaled.gradient, extended[0]),
             certifies=_nobody_certifies if certifies is None else certifies,
             log_size=lambda: _safe_log(tree_norm(state)),
-            log_reach=lambda: _safe_log(tree_norm(state)) + beyond - _log_expm1(log1p_length),
+            log_reach=reach,
             growth=lambda: self.coordinates.growth(state, scaled.gradient),
             stiff_steps=jnp.asarray(stiff_steps),
         )
