@@ -23,9 +23,8 @@ class Verdict(enum.StrEnum):
     - `holds_at_this_rate`: said of a limit, of which only finite times are seen. The above, and a rate was fitted that
       agrees with the predicted one (`Rate.agrees`).
     - `not_settled`: there are instances inside, and neither of the above nor the next is true: too many are undecided,
-      or some contradict it and nothing independent has confirmed one, or it is said of a limit and no rate agrees.
-    - `counterexample_found`: instances inside contradict it, and independent code, run on them, confirms one or more
-      (`Check`): one is enough to refute what is said of all.
+      or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
+    - `counterexample_found`: instances inside contradict it, and independent code, run on them, agrees (`Check`).
     - `outside_hypotheses`: instances were run, and none is inside.
     - `not_run`: no instance was run, as where the paper's networks and data are not at hand.
     """
@@ -92,8 +91,8 @@ class Check:
 
     @property
     def confirms(self) -> bool:
-        """A counterexample stands where another was not confirmed; how many were is said beside it."""
-        return self.agrees > 0
+        """Some were tried, and all agree."""
+        return 0 < self.agrees == self.tried
 
     def in_words(self) -> str:
         """What agrees with what."""

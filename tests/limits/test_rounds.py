@@ -19,9 +19,8 @@ STIFF = (24, 34, 140)
 SETTLED_REST = (35, 42)
 # Shape, seed, number of instances and index of one that comes back.
 BACK = ((3, 3, 4), 3953384102, 360, 61)
+FAR_SEED, WALL_SEED = 309660825, 3225061616
 # Number of instances, index, tokens when multipliers take over, and at the end.
-FAR_SEED = 309660825
-WALL_SEED = 3225061616
 LEFT_FAR_OUT = [
     (120, 63, [5, 6, 3, 4, 2, 5], [7, 6, 3, 4, 2, 5]),
     (120, 89, [6, 7, 2, 0, 6, 1], [6, 1, 2, 0, 6, 1]),
