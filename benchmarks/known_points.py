@@ -1,4 +1,4 @@
-r"""Limit points of gradient flow in extended precision, from NumPy and SciPy alone: references of `coverage.py`.
+r"""Limit points of gradient flow in extended precision, from NumPy and SciPy alone: references of `printed_errors.py`.
 
 Each takes one instance (inputs, targets, start) in `numpy.longdouble`, and last the point that was found: iterations
 that converge to the nearest stationary point begin there. None: the instance has no such point.

@@ -306,7 +306,7 @@ TABLES: list[Table] = [
         masked_rows,
     ),
     Table(
-        "coverage",
+        "printed_errors",
         {"family": "family", "printed": "words", "instances": "instances|count", "with a point": "judged|count",
          "covered": "covered|count", "largest true over printed": "ratio|power", "largest true error": "true|power",
          "printed, median": "error|power"},

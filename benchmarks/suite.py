@@ -55,7 +55,7 @@ SCRIPTS = (
     Script("real_sizes.py", "--weights 600 --classes 2 --steps 60", "", 65),
     Script("claims.py", "--count 20 --heads 2", "", 85),
     Script("masked.py", "--count 1 --extra 1 --only W", "", 100),
-    Script("coverage.py", '--count 20 --only "logistic regression" neuron', "", 80),
+    Script("printed_errors.py", '--count 20 --only "logistic regression" neuron', "", 80),
     Script("classes.py", "--count 2 --only random", "--count 42", 85),
     Script("next_tokens.py", "--count 2", "", 80),
     Script("optimisers.py", "--count 4 --steps 200 --only linear attention", "", 100),

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def test_every_table_has_a_record_that_a_script_writes(suite: Any) -> None:
     records = set(re.findall(r'Table\(\s*"(\w+)"', page)) - {"blocks_gpu", "engines"}
     # The first needs an accelerator, the second another checkout.
     assert records == {script.file.removesuffix(".py").removesuffix(".run").split(".")[-1] for script in suite.SCRIPTS}
+
+
+def test_no_script_hides_a_package() -> None:
+    # The folder is on the path of the tests: a `coverage.py` in it stood in the way of `make coverage`.
+    installed = set(metadata.packages_distributions()) | set(sys.stdlib_module_names)
+    assert not installed & {file.stem for file in FOLDER.glob("*.py")}
 
 
 def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

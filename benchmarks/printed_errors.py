@@ -1,4 +1,4 @@
-"""Errors of limit points beside the true ones: python benchmarks/coverage.py [--count 1000] [--only "hinge" ...].
+"""Errors of limit points beside the true ones: python benchmarks/printed_errors.py [--count 1000] [--only "hinge" ...].
 
 Families of instances whose limit point is known: by an equation for it, solved in extended precision, or by a plain
 integration at a tolerance of 1e-13 (`known_points.py`, which imports nothing of the library). Counted are the instances
@@ -232,7 +232,7 @@ def row(name: str, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = settings(__doc__, "coverage", cached=True, count=1000, only=tuple(FAMILIES))
+    asked = settings(__doc__, "printed_errors", cached=True, count=1000, only=tuple(FAMILIES))
     record = Record(asked.out, same=("family",))
     for name in asked.only:
         record.add(row(name, asked.count))
