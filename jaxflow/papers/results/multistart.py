@@ -134,7 +134,8 @@ def _directions(numbers: Table, fewer: bool) -> Mask:
 
 
 def _value_again(rows: np.ndarray, K: np.ndarray, Q: np.ndarray) -> float:
-    """(KQ-SVM) from a direction, by SLSQP of SciPy; NaN where it has no margin or SLSQP fails."""
+    """(KQ-SVM) from a direction, by SLSQP of SciPy, which may report a failed line search at a KKT point; NaN where the
+    direction has no margin, or SLSQP ends elsewhere."""
     least = np.min(np.einsum("kde,dm,em->k", rows, K, Q))
     if not least > 0.0:
         return np.nan
@@ -157,7 +158,9 @@ def _value_again(rows: np.ndarray, K: np.ndarray, Q: np.ndarray) -> float:
         constraints={"type": "ineq", "fun": margins, "jac": slopes},
         options={"ftol": 1e-12, "maxiter": 500},
     )
-    return float(found.fun) if found.success else np.nan
+    K, Q = found.x.reshape(shape)
+    value, residual = kkt_residual(rows, K @ Q.T)
+    return value if residual <= KKT else np.nan
 
 
 def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
