@@ -115,6 +115,7 @@ def answers():
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_every_wrong_argument_is_named(answers):
     assert answers["complaints"] == answers["written"] == []
     assert answers["cases"] > 3_000 and answers["halves"] == [0.5] * 3

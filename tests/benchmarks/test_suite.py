@@ -55,6 +55,7 @@ def test_no_script_hides_a_package() -> None:
     assert not installed & {file.stem for file in FOLDER.glob("*.py")}
 
 
+@pytest.mark.slow
 def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = {
         "ends.py": "import json, os, pathlib, sys\n"

@@ -25,6 +25,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_pieces_together_are_the_function(name: str) -> None:
     function, kinks = FUNCTIONS[name]

@@ -93,6 +93,7 @@ def test_batches_agree_with_jax(systems: tuple[jax.Array, jax.Array]):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), ours, theirs)
 
 
+@pytest.mark.slow
 def test_batches_within_batches(systems: tuple[jax.Array, jax.Array]):
     # The right side belongs to the outer batch alone, and leading axes of a matrix are a batch without `vmap`.
     a, b = systems
@@ -267,6 +268,7 @@ def test_so_many_doublings_reach_all_digits(dtype: Any, steps: int) -> None:
     assert 0.5 ** (2**steps) < jnp.finfo(dtype).eps <= 2.0 * 0.5 ** (2 ** (steps - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finder", [linalg.newton, linalg.chord])
 def test_a_root_is_found_where_no_residual_is_small(finder: Callable[..., Any]):
     # In log t a rate is t times a gradient, and has t times its roundings: here 1e-4, for a tolerance of 1e-9.

@@ -52,6 +52,7 @@ def test_the_tail_has_all_of_its_digits() -> None:
 FREQUENCIES = jnp.array([[0.5, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.1, 0.0, 0.2, 0.7]])
 
 
+@pytest.mark.slow
 def test_frequencies_are_weighted_classes() -> None:
     outputs = 3.0 * jax.random.normal(KEY, (4, 4))
 
@@ -75,6 +76,7 @@ def test_frequencies_are_weighted_classes() -> None:
     np.testing.assert_array_equal(margins[1], jnp.broadcast_to(own, (4, 3)))
 
 
+@pytest.mark.slow
 def test_the_tail_of_frequencies_has_all_of_its_digits() -> None:
     """On the odds of the table only the share of other words is left, where 1 - p has no digits."""
     outputs, often = jnp.array([[0.0, 0.0, -1000.0]]), jnp.array([[0.5, 0.5, 0.0]])
@@ -88,6 +90,7 @@ def test_the_tail_of_frequencies_has_all_of_its_digits() -> None:
         np.testing.assert_allclose(f(outputs, jnp.eye(3)[labels]), f(outputs, labels), rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_frequencies_in_a_risk() -> None:
     often = np.eye(3)[LABELS]
     soft, hard = (jf.EmpiricalRisk((INPUTS, y), "cross_entropy") for y in (often, LABELS))
@@ -104,6 +107,7 @@ def test_frequencies_in_a_risk() -> None:
     assert jnp.isfinite(values).tolist() == [True, False, False]
 
 
+@pytest.mark.slow
 def test_two_classes_are_the_logistic_loss_of_a_difference() -> None:
     class Difference(eqx.Module):
         layer: eqx.nn.Linear
@@ -125,6 +129,7 @@ def test_two_classes_are_the_logistic_loss_of_a_difference() -> None:
         np.testing.assert_allclose(a.gradient.weight, b.gradient.layer.weight, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_its_third_derivative_is_bounded_by_its_second() -> None:
     bound = 2.0
     assert jf.losses.self_concordance(LOSS) == bound
@@ -143,6 +148,7 @@ def test_its_third_derivative_is_bounded_by_its_second() -> None:
     np.testing.assert_allclose(edge, bound, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_position_of_a_sequence_has_a_class() -> None:
     inputs, labels = jax.random.normal(KEY, (5, 7, 4)), np.arange(35).reshape(5, 7) % 3
     risk = jf.EmpiricalRisk((inputs, labels), "cross_entropy")
@@ -207,6 +213,7 @@ def test_risks_without_classes_are_refused() -> None:
         jf.EmpiricalRisk((INPUTS, np.eye(3)[LABELS]), "squared").margins(LAYER)
 
 
+@pytest.mark.slow
 def test_the_slope_of_frequencies_has_a_derivative_where_it_is_zero() -> None:
     """At softmax f = y the slope p - y vanishes and its Jacobian, diag(p) - p p^T, does not."""
     outputs, often = jnp.zeros((1, 3)), jnp.array([[1 / 3, 1 / 3, 1 / 3]])

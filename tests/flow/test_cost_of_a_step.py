@@ -45,6 +45,7 @@ def looked_at(norm):
     return lambda tree: norm(tree)
 
 
+@pytest.mark.slow
 def test_one_vector_takes_the_steps_of_a_structured_state():
     risk, model = instance(FactoredAttention)
     grid = jnp.linspace(0.5, 3.0, 4)
@@ -82,6 +83,7 @@ def test_only_methods_that_see_no_structure_get_a_flat_state():
     assert flat_state(diffrax.Tsit5(), controller, mixed) is None
 
 
+@pytest.mark.slow
 def test_a_lane_of_a_batch_takes_the_steps_that_it_takes_alone():
     instances = [instance(FactoredAttention, seed) for seed in range(5)]
     batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)

@@ -37,6 +37,7 @@ def leaves(tree):
     return [np.asarray(x) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param("explicit", marks=pytest.mark.slow), "implicit"])
 def test_a_lane_takes_the_steps_of_diffeqsolve(way):
     clock, until, solver, controller = WAYS[way]
@@ -85,6 +86,7 @@ def batch():
     return drive, lanes, lambda lanes, steps=500: compiled(lanes, jnp.asarray(steps))
 
 
+@pytest.mark.slow
 def test_an_interrupted_lane_continues_exactly(batch):
     _, lanes, run = batch
     whole = run(lanes)
@@ -103,6 +105,7 @@ def test_neighbours_change_no_bit(batch):
         np.testing.assert_array_equal(a, b[order])
 
 
+@pytest.mark.slow
 def test_a_queue_brings_every_lane_home_in_its_order(batch):
     drive, lanes, run = batch
     queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2, stride=3))
@@ -170,6 +173,7 @@ def test_idle_and_broken_lanes_take_no_step_and_a_spent_budget_is_a_result():
     assert int(steps) == 3 and result == RESULTS.max_steps_reached
 
 
+@pytest.mark.slow
 def test_a_path_from_next_to_a_rest_has_a_first_step():
     # In log time Diffrax's rule looks 1e4 ahead, where the field overflows: its step is zero, and so is the next.
     data = jf.data.LinearData(jnp.ones((1, 1)), jnp.ones(1))

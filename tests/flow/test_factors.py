@@ -30,6 +30,7 @@ def instance(n, T, d, m, queries=None):
     return jf.EmpiricalRisk(data, jf.losses.Logistic()), model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "queries"), [(SIZE, None), (SIZE, 2), ((4, 4, 3, 3), None)])
 def test_the_field_is_that_of_the_weights(size, queries):
     """At the start, and at another state in the context of the start: so both trace one path."""
@@ -118,6 +119,7 @@ def test_one_stage_a_step_ends_at_the_same_direction(saturated):
     np.testing.assert_allclose(direction, other, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_log_log_t_goes_on_where_log_t_overflows(saturated):
     path = out_to(*saturated, 2000.0, 1e6)
     further = out_to(*saturated, 3000.0, 1e6)
@@ -127,6 +129,7 @@ def test_log_log_t_goes_on_where_log_t_overflows(saturated):
     np.testing.assert_allclose(float(further.log_log_time) - float(path.log_log_time), 2000.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_user_passes_the_solver_to_integrate(saturated):
     risk, model = saturated
     how = {
@@ -142,6 +145,7 @@ def test_a_user_passes_the_solver_to_integrate(saturated):
     assert float(jnp.linalg.norm(direction - other) / jnp.linalg.norm(other)) < 1e-3
 
 
+@pytest.mark.slow
 def test_other_clocks_and_coordinates_name_the_argument(saturated):
     risk, model = saturated
     solver = MultiplierNewton()

@@ -85,6 +85,7 @@ def test_points_at_readings_are_all_that_a_flow_along_kinks_keeps(how: Any) -> N
         planar_flow(0.3, -0.5, 1.0, **how)
 
 
+@pytest.mark.slow
 def test_a_kink_that_is_crossed_costs_no_order() -> None:
     x0, y0, until = -0.5, 1.0, 1.0
     met = arrival(x0, y0, -1.0, until)
@@ -148,6 +149,7 @@ def test_descent_tends_to_the_flow_like_its_steps(activation: Any, loss: Any) ->
     assert apart[1] < 1e-3
 
 
+@pytest.mark.slow
 def test_kinks_are_followed_by_default_and_the_time_is_right_in_any_clock() -> None:
     risk, model = network(jax.nn.relu)
     until = jnp.log(20.0)

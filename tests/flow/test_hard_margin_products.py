@@ -41,6 +41,7 @@ def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     np.testing.assert_allclose(found[0].error, found[1].error, rtol=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinks", [False, True])
 def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
     """Beside the path at a thousandth of the tolerance, to one e-fold of the norm and to three."""
@@ -75,6 +76,7 @@ def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
         assert 1e-6 < np.linalg.norm(coarse - fine) <= 3.0 * error
 
 
+@pytest.mark.slow
 def test_a_network_of_many_weights_ends_at_a_kkt_point() -> None:
     """The conditions of Lyu and Li from the numbers of the answer, in NumPy; and progress on the way."""
     keys = jax.random.split(jax.random.key(0), 3)

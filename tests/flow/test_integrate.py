@@ -27,6 +27,7 @@ def reference():
 
 
 # Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clock", "coordinates"),
     [
@@ -65,6 +66,7 @@ def test_the_loss_clock_traces_the_same_path(reference):
     assert np.all(np.diff(np.asarray(trajectory.log_time)) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Kvaerno5", pytest.param("KenCarp4", marks=pytest.mark.slow)])
 def test_any_solver_works_on_the_path(name, reference):
     risk, model, expected = reference
@@ -73,6 +75,7 @@ def test_any_solver_works_on_the_path(name, reference):
     assert jnp.max(jnp.abs(trajectory.model.W - expected.final.model.W)) <= 1e-5
 
 
+@pytest.mark.slow
 def test_followed_to_a_loss_excess_of_e_to_minus_a_hundred_million():
     data, head = jf.data.random_tokens(jax.random.key(0), 6, 8, 10)
     model = jf.models.CombinedAttention.init(jax.random.key(1), data, head)
@@ -159,6 +162,7 @@ def test_an_origin_behind_the_start_changes_neither_field_nor_path():
     np.testing.assert_allclose(jf.Scores(3.0).decode(there, off).W, start.W, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_scores_in_more_dimensions_than_tokens_span():
     """Rows of n(T - 1) n entries in frames of tokens and queries in place of d²; d = 5 is one more than tokens span."""
     data, head = jf.data.random_tokens(jax.random.key(3), 2, 3, 5)
@@ -190,6 +194,7 @@ def test_implicit_solvers_get_a_root_finder_that_works():
         assert not isinstance(as_solver(solver, clock).root_finder, diffrax.VeryChord)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["integrate", "lane"])
 def test_a_trial_step_that_overflows_is_shortened_and_the_flow_goes_on(way):
     # Of 16 instances 3 were stuck (as lanes 8): this is one of them both ways. Its fifth step at these tolerances

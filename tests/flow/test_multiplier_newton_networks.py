@@ -141,6 +141,7 @@ def test_gradient_of_the_first_step_is_that_of_the_coordinates(name):
         np.testing.assert_allclose(factor * ours_leaf, leaf, rtol=1e-8, atol=1e-10 * float(jnp.max(jnp.abs(leaf))))
 
 
+@pytest.mark.slow
 def test_agrees_with_newton_for_the_weights():
     risk, model = FIELDS["fully connected"][0]()
 
@@ -178,6 +179,7 @@ def followed():
     return risk, lambda gap: follow(risk, model, jnp.asarray(gap))
 
 
+@pytest.mark.slow
 def test_closes_its_own_gap(followed):
     risk, follow = followed
     path = follow(1e-10)

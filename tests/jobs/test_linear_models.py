@@ -75,6 +75,7 @@ def test_with_an_intercept_by_a_layer_of_equinox() -> None:
     close(found, svm(np.c_[POINTS, np.ones(30)], SIDES), 2e-4)
 
 
+@pytest.mark.slow
 def test_two_positives_among_a_thousand() -> None:
     rng = np.random.default_rng(1)
     inputs = np.c_[np.ones(1000), rng.normal(size=(1000, 3))]
@@ -94,6 +95,7 @@ def test_a_column_twice_shares_its_weight() -> None:
     close(limit.point.weights, np.array([once[0] / 2, once[1], once[0] / 2]), 1e-8)
 
 
+@pytest.mark.slow
 def test_least_squares_from_any_start_and_with_fewer_data_than_weights() -> None:
     targets = RNG.normal(size=30)
     limit = limit_of(POINTS, targets, "squared")

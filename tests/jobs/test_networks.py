@@ -26,6 +26,7 @@ class Sensing(eqx.Module):
         return jnp.sum(A * (self.U @ self.V.T))
 
 
+@pytest.mark.slow
 def test_implicit_bias_on_matrix_factorisation() -> None:
     """Fewer measurements than entries: from a small start the flow finds the matrix of rank one behind them."""
     keys = jax.random.split(jax.random.key(0), 3)
@@ -45,6 +46,7 @@ def test_implicit_bias_on_matrix_factorisation() -> None:
     np.testing.assert_allclose(np.einsum("nij,ij->n", measurements, found), targets, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
     """From 1e-4 on: the larger ones first, and the limit is nearly the sparsest, that of basis pursuit."""
     risk = jf.EmpiricalRisk(REGRESSION, "squared")
@@ -58,6 +60,7 @@ def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
     np.testing.assert_allclose(coefficients[-1], beta.value, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_start_that_meets_its_targets_stays_there() -> None:
     """Its gradient is exactly zero: log 0 is -inf in every reading, and no path has a length."""
     network = jf.models.DiagonalLinearNetwork((jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])))
@@ -86,6 +89,7 @@ def least(data: jf.data.LinearData, size: Any) -> float:
     return cvxpy.Problem(cvxpy.Minimize(size(w)), [margins]).solve()
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_is_sparse_in_frequencies() -> None:
     data = separable(5, 4)
     network = jf.models.LinearConvolutionalNetwork.init(jax.random.key(0), data, depth=2, alpha=0.3)
@@ -110,6 +114,7 @@ class Cubic(eqx.Module):
         return jnp.sum(self.a * (self.w @ x) ** 2)
 
 
+@pytest.mark.slow
 def test_a_network_ends_at_a_kkt_point() -> None:
     """Its multipliers are found again by SciPy from gradients of autodiff alone."""
     inputs = np.random.default_rng(1).normal(size=(8, 2))
@@ -144,6 +149,7 @@ class TwoLayers(eqx.Module):
         return self.a @ jax.nn.relu(self.w @ x)
 
 
+@pytest.mark.slow
 def test_kkt_residual_on_kinks() -> None:
     """Known by hand: two units, each orthogonal to the other's input, at an angle of 120 degrees: gates of 1/2."""
     inputs, labels = np.array([[1.0, 0.0], [-0.5, 0.75**0.5]]), np.array([1.0, 1.0])

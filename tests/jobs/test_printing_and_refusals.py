@@ -72,6 +72,7 @@ def objects() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_prints_are_short_and_have_numbers(objects: dict[str, Any]) -> None:
     for name, value in objects.items():
         for text in (str(value), repr(value)):
@@ -80,6 +81,7 @@ def test_prints_are_short_and_have_numbers(objects: dict[str, Any]) -> None:
             assert "<>" not in text and "['' " not in text and "differential equation" not in text, text
 
 
+@pytest.mark.slow
 def test_what_an_undecided_network_says_of_data_that_are_not_separable() -> None:
     data = jf.data.LinearData(np.array([[1.0, 0.5], [1.0, 0.5], [0.2, 1.0]]), np.array([1.0, -1.0, 1.0]))
     network = jf.models.DiagonalLinearNetwork((jnp.ones(2), 0.5 * jnp.ones(2)))

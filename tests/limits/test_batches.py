@@ -44,6 +44,7 @@ def batch_of(name: str) -> tuple[Any, list[Any]]:
     return jax.jit(jax.vmap(case.answer)), instances
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if "nuclear" in name else name for name in NAMES]
 )

@@ -49,6 +49,7 @@ def compiled() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [attention, pytest.param(network, marks=pytest.mark.slow)])
 def test_the_second_round_compiles_nothing_and_keeps_nothing(call: Callable[..., Any], compiled: list[str]) -> None:
     """`benchmarks/memory.py` counts bytes. A gap is no part of what is compiled."""

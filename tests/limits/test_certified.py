@@ -134,6 +134,7 @@ def concluded(followed, close):
     return lambda kind, norm, stretch=1.0: close(kind, norm, *followed(kind), stretch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "norm", "stretch"), WRONG)
 def test_a_wrong_prediction_is_contradicted(concluded, kind, norm, stretch):
     limit = concluded(kind, norm, stretch)
@@ -198,6 +199,7 @@ def with_final(path, **changes):
     return eqx.tree_at(lambda p: [getattr(p.final, name) for name in changes], path, list(changes.values()))
 
 
+@pytest.mark.slow
 def test_a_flow_that_still_moves_contradicts_nothing(followed, close):
     risk, model, path = followed(CombinedAttention)
 
@@ -234,6 +236,7 @@ SCALES = (1e-8, 1.0, 1e4, 1e6)
 SEEDS = (4, 7)
 
 
+@pytest.mark.slow
 def test_no_definite_outcome_changes_in_a_longer_run():
     keys = jax.random.split(jax.random.key(7), 24)[jnp.asarray(SEEDS)]
     starts = []
@@ -286,6 +289,7 @@ def separable(seed=0, n=4, d=6):
     return jf.EmpiricalRisk(jf.data.LinearData(X, y), jf.losses.Exponential())
 
 
+@pytest.mark.slow
 def test_linear_networks_are_held_to_their_own_direction():
     risk, right, wrong = separable(), "l1", "l2"
     model = DiagonalLinearNetwork.init(jax.random.key(1), risk.data, depth=2)
@@ -364,6 +368,7 @@ def quasi_separated(size: float):
     return jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(start, head)
 
 
+@pytest.mark.slow
 def test_quasi_separated_attention_has_no_finite_end_in_any_unit():
     for size in (1.0, 1e-4, 1e-6, 1e-8):
         assert jf.find_limit(*quasi_separated(size), throw=False).kind != jf.limits.LimitKind.point, size

@@ -105,6 +105,7 @@ def minimum(rows: np.ndarray, still: np.ndarray, start: np.ndarray) -> np.ndarra
     return start + basis.T @ z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "at"), [(name, 2 * k + i) for k, name in enumerate(KINDS) for i in range(2)])
 def test_a_linear_model_ends_where_cvxpy_and_scipy_say(batch: tuple[Any, ...], kind: str, at: int) -> None:
     inputs, labels, starts, limits = (jax.tree.map(lambda x: x[at], part) for part in batch)
@@ -130,6 +131,7 @@ def test_a_linear_model_ends_where_cvxpy_and_scipy_say(batch: tuple[Any, ...], k
     np.testing.assert_allclose(limits.details.margin, np.min(rows[growing] @ direction), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_more_parameters_than_margins_are_projected_in_coordinates_of_all() -> None:
     """The flow is in coordinates of the span of its rows, in which zeros of the rows that stay are roundings."""
     n, d, classes, rng = 8, 9, 6, np.random.default_rng(0)
@@ -150,6 +152,7 @@ def test_what_is_printed_counts_pairs() -> None:
     assert "The other pairs" in str(limit) and "Theorem 7" in str(limit)
 
 
+@pytest.mark.slow
 def test_two_classes_go_where_the_logistic_loss_goes() -> None:
     inputs, labels = np.random.default_rng(1).normal(size=(8, 3)), np.arange(8) % 2
     many = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), linear(jnp.zeros((2, 3))))

@@ -39,6 +39,7 @@ def matrices(seed):
     return jf.EmpiricalRisk.from_margins(lambda V: labels * jnp.tensordot(inputs, V, 2), "exponential")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", OPTIMIZERS)
 def test_each_optimiser_falls_towards_its_own_optimum(own):
     names = ("l2", "linf", "spectral", "nuclear")
@@ -69,6 +70,7 @@ def test_a_vector_and_its_excess():
     assert np.all(np.isposinf(wrong.excess))
 
 
+@pytest.mark.slow
 def test_many_classes_have_the_program_of_their_limit():
     rng = np.random.default_rng(0)
     data = jnp.asarray(rng.normal(size=(5, 6))), jnp.asarray(rng.integers(0, 3, 5))
@@ -85,6 +87,7 @@ def test_many_classes_have_the_program_of_their_limit():
         np.testing.assert_allclose(optimum, theirs.certificate.primal_value, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_attention_is_compared_in_the_tokens_at_its_end():
     data, head = jf.data.random_tokens(jax.random.key(3), 3, 3, 4)
     risk, start = jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
@@ -136,6 +139,7 @@ def test_a_plot_has_a_curve_for_each_norm():
     assert [line.get_label() for line in axis.lines] == ["l2", "linf", "spectral", "nuclear"]
 
 
+@pytest.mark.slow
 def test_a_batch_by_vmap():
     risk = matrices(0)
     starts = jax.random.normal(jax.random.key(0), (2, 3, 4))

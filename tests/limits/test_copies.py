@@ -34,6 +34,7 @@ def limits():
     return jax.jit(jax.vmap(lambda risk, model: jf.find_limit(risk, model, throw=False)))(*batch)
 
 
+@pytest.mark.slow
 def test_copies_are_found_within_a_program_as_outside_of_it(limits):
     """Two copies have the same attention at all times, and no multiplier distinguishes them."""
     for i, case in enumerate(COPIES):
@@ -78,6 +79,7 @@ def test_a_token_that_comes_twice_is_selected_twice_and_solves_gen_svm():
     assert jnp.all(limit.finite_component().primal == 0)
 
 
+@pytest.mark.slow
 def test_different_tokens_of_one_score_are_not_both_kept():
     """Nothing tells them apart in the loss, but the one whose margin grows faster takes all: an ambiguous case."""
     # The method that a token that comes twice is given, and so its program.

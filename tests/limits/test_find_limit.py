@@ -53,6 +53,7 @@ def combined():
     return one_by_one(jf.models.CombinedAttention, 6, 8, 10, 40, 0)
 
 
+@pytest.mark.slow
 def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
     _, limits = combined
     assert np.all(np.asarray(limits.flow_certificate.duality_gap) <= 1e-8)
@@ -94,6 +95,7 @@ def two_dimensional():
     return limits_of(jf.models.CombinedAttention, 5, 5, 2, 31, 0, flaw)
 
 
+@pytest.mark.slow
 def test_finite_stationary_points_are_recognised(two_dimensional):
     _, limits = member(two_dimensional, slice(30))
     outcome = np.asarray(limits.outcome)
@@ -108,6 +110,7 @@ def test_finite_stationary_points_are_recognised(two_dimensional):
     assert np.all(np.isinf(np.asarray(limits.flow_certificate.duality_gap)[finite]))
 
 
+@pytest.mark.slow
 def test_a_stationary_point_is_a_minimum_alone_and_in_a_batch(two_dimensional):
     """By its gradient and its Hessian, and lower than what is around."""
     instances, limits = two_dimensional
@@ -147,6 +150,7 @@ def factors():
     return one_by_one(jf.models.FactoredAttention, 3, 4, 4, 12, 3)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["nuclear-norm", pytest.param("l1-norm", marks=pytest.mark.slow)])
 def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
     limit = member(factors, 0) if norm == "nuclear-norm" else find_limit(*small(jf.models.DiagonalAttention))

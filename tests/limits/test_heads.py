@@ -60,6 +60,7 @@ def mixture():
     return risk, model, find_limit(risk, model, gap=MIXED)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm(mixture):
     risk, model, limit = mixture
     # s* = Proj(γ/2λ) on two tokens: s₁ − s₂ = (γ₁ − γ₂)/2λ = 1/6.
@@ -125,6 +126,7 @@ def test_an_output_where_the_head_is_flat_is_reported():
     assert "flat" in str(limit) and int(HeadState.flat) == 3
 
 
+@pytest.mark.slow
 def test_scores_of_layers_follow_the_weights():
     data, v = instance()
     model = jf.models.MultiHeadAttention.init(jax.random.key(2), data, jnp.stack([v, jnp.roll(v, 1)]))
@@ -182,6 +184,7 @@ def test_layers_of_different_degrees_are_refused():
         find_limits(trained, jf.models.MultiHeadAttention(parts[:1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", range(1000, 1003))
 def test_scores_of_a_thousand_are_no_finite_point(key):
     """Attention of one sequence saturates to e^-300 while the others, fitted to e^-500, still choose: products of

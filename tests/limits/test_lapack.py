@@ -34,6 +34,7 @@ def _program(norm: str) -> Callable[[Any], Any]:
 
 
 # The limit of factors holds implicit steps and the program of the nuclear norm.
+@pytest.mark.slow
 @pytest.mark.parametrize("one", [_limit, pytest.param(_program("l1"), marks=pytest.mark.slow)])
 def test_every_call_of_lapack_is_for_few_matrices_and_none_is_of_the_host(one: Callable[[Any], Any]) -> None:
     lanes = 64

@@ -78,6 +78,7 @@ def far(beta, exact):
     return np.linalg.norm(np.asarray(beta) - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
 
 
+@pytest.mark.slow
 def test_theorem_5_is_met_to_the_gap_asked_for_on_all_instances(hundred):
     limits, ends, (_, y, _), exact = hundred
     assert bool(jnp.all(limits.outcome == "limit_point"))
@@ -148,6 +149,7 @@ def sensing_tensor(x, layers):
     return LinearTensorNetwork.from_map(at, x.size, tuple(w.reshape(-1) for w in layers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["short", "full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("connected", "sensing"))]
 )

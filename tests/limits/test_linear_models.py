@@ -45,6 +45,7 @@ def limits_of(inputs: jax.Array, labels: jax.Array, start: jax.Array) -> Any:
     return jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), "logistic"), Linear(start))
 
 
+@pytest.mark.slow
 def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     inputs = jax.vmap(quasi)(jnp.asarray(UNITS))
     starts = 0.1 * jax.random.normal(jax.random.key(1), (len(UNITS), 2)).at[0].set(0.0)
@@ -67,6 +68,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_never_calls_it_a_point(name: str) -> None:
     for unit in (1.0, 300.0, 1e3):
@@ -125,6 +127,7 @@ def test_overlapping_data_end_at_the_minimum_in_every_unit() -> None:
     np.testing.assert_allclose(found.end.module.w * units, np.tile(w, (5, 1)), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None:
     """The slowest rate of a path is 1e-9 of its fastest; sums over multipliers would have an excess of 1e-7."""
     rng = np.random.default_rng(90)
@@ -185,6 +188,7 @@ def exact_minimum(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.array([float(x) for x in found])
 
 
+@pytest.mark.slow
 def test_one_datum_that_is_small_beside_the_others_has_a_point_within_its_error() -> None:
     """In an orthonormal basis of all rows it has the roundings of the others, 1e-11 of itself."""
     rng = np.random.default_rng(5)
@@ -198,6 +202,7 @@ def test_one_datum_that_is_small_beside_the_others_has_a_point_within_its_error(
         assert np.linalg.norm(w - exact) <= error * np.linalg.norm(exact) and error <= 1e-10
 
 
+@pytest.mark.slow
 def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program's solution that is off by a thousandth: the path leaves its frame, with the velocity of the flow."""
     rng = np.random.default_rng(3)
@@ -224,6 +229,7 @@ def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeyp
     np.testing.assert_allclose(*(x.flow_direction.module.w for x in (wrong, right)), rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", "exponential", lambda q: jnp.log1p(jnp.exp(-2.0 * q))])
 def test_separable_data_with_a_column_twice_from_zero(loss: Any) -> None:
     inputs = np.array([[1, 0, 1], [1, 0, 1], [1, 2, 1], [1, 1, 1]], float)
@@ -234,6 +240,7 @@ def test_separable_data_with_a_column_twice_from_zero(loss: Any) -> None:
     assert limit.linear.separability == "separable" and not np.any(limit.component.w)
 
 
+@pytest.mark.slow
 def test_more_parameters_than_data_keep_what_no_datum_sees() -> None:
     inputs = np.array([[1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0]])
     start = jnp.array([0.3, -0.2, 5.0, 0.1])
@@ -248,6 +255,7 @@ def test_more_parameters_than_data_keep_what_no_datum_sees() -> None:
     np.testing.assert_allclose(both.point.w, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_data_of_few_dimensions_among_many_parameters_overlap() -> None:
     """Eight data on a plane of 12 dimensions: a basis of their span holds no direction that roundings have made."""
     rng = np.random.default_rng(5)
@@ -283,6 +291,7 @@ class Products(eqx.Module):
         return (self.u * self.v) @ x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 300.0])
 def test_a_channel_to_infinity_is_no_minimum_of_a_nonlinear_model(unit: float) -> None:
     def unravel(theta: jax.Array) -> Products:
@@ -300,6 +309,7 @@ def test_a_channel_to_infinity_is_no_minimum_of_a_nonlinear_model(unit: float) -
     assert float(kantorovich(other, unravel, theta)) < 1e-3
 
 
+@pytest.mark.slow
 def test_groups_of_thousands_are_decided_in_few_steps() -> None:
     """Roundings of a sum of many multipliers are not those of one: with a unit of time for the largest alone the path
     of 10,000 data took 512 steps, and had not come to rest."""

@@ -72,6 +72,7 @@ def of_layers(push, layers, until, arrived, rtol, atol):
     return followed(velocity, np.concatenate(layers), until, coefficients, rtol, atol)
 
 
+@pytest.mark.slow
 def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one():
     # With tolerances of 1e-11 and more for weights of 1e-12 one of these said 5e-7 for 4e-6.
     chosen = [6, 9, 12]
@@ -151,6 +152,7 @@ def hard_margin(rows):
     return -off[:d] / off[d]
 
 
+@pytest.mark.slow
 def test_three_fully_connected_layers_are_certified_by_default():
     """From starts of 0.2, from one of 1e-12, at a saddle whose gradients are less than any rest, and where two data
     and a positive combination of their opposites cannot be fitted: alone, and beside others, whose margins diverge."""
@@ -273,6 +275,7 @@ def size_of(loss, size, target=1.0):
     return jf.EmpiricalRisk(data, loss), start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_inputs_of_another_size_have_the_same_limit_in_other_units(loss):
     # A power of two whose root is one: the arithmetic is the same.
@@ -330,6 +333,7 @@ def test_a_mode_that_is_hidden_says_nothing_of_rest():
     assert not network_at_rest(data, saddle, path)
 
 
+@pytest.mark.slow
 def test_a_mode_that_a_tiny_start_loses_contradicts_no_theorem():
     """Of two convolutional layers from 1e-76 a Fourier mode may round to nothing, and the flow stand still without it:
     three of these keys were said to contradict the theorem that holds from every such start."""
@@ -355,6 +359,7 @@ def test_no_theorem_names_a_direction_of_matrix_sensing():
         jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(sensors, jnp.ones(1)), "logistic"), model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_stiff_paths_of_a_convex_program_go_out(overlapping):
     """From weights of 1e3, and into a minimum, explicit steps would be as long as stability allows for thousands."""

@@ -71,6 +71,7 @@ def test_some_sequences_have_cycles_and_others_none(batch: tuple[Any, Any]) -> N
     assert np.all(batch[1].linear.growing[::EACH, 0])
 
 
+@pytest.mark.slow
 def test_outputs_are_the_attention_on_each_word() -> None:
     """Token by token, in NumPy; the gradient is that of the loss so written."""
     words, following, embeddings, W = (part[0] for part in instances(1, ("cyclic",)))
@@ -120,6 +121,7 @@ def test_dependent_embeddings_can_join_components() -> None:
     assert 0 < joined < 2 * EACH
 
 
+@pytest.mark.slow
 def test_frequencies_are_sequences_that_repeat() -> None:
     words = np.array([[-1, 0, 1, 3, 2], [-1, -1, 1, 3, 2]])
     often = np.zeros((2, WORDS))
@@ -149,6 +151,7 @@ class OtherHead(eqx.Module):
         return self.head @ (x.T @ jax.nn.softmax(x @ self.W @ x[-1]))
 
 
+@pytest.mark.slow
 def test_with_another_head_nothing_is_claimed() -> None:
     words, following, head = np.array([[0, 1, 2], [1, 1, 2]]), np.array([0, 1]), 0.3 * np.eye(3)[::-1]
     model = OtherHead(jnp.zeros((3, 3)), jnp.asarray(head), jnp.eye(3))

@@ -43,6 +43,7 @@ def batch() -> tuple[Any, ...]:
     return inputs, often, limits_of(jnp.asarray(inputs), jnp.asarray(often), jnp.asarray(starts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(2 * EACH))
 def test_both_parts_are_those_of_cvxpy(batch: tuple[Any, ...], at: int) -> None:
     inputs, often, limits = (jax.tree.map(lambda x: x[at], part) for part in batch)
@@ -63,6 +64,7 @@ def test_both_parts_are_those_of_cvxpy(batch: tuple[Any, ...], at: int) -> None:
     assert np.linalg.norm(component) <= (1.0 + 1e-9) * np.linalg.norm(best)
 
 
+@pytest.mark.slow
 def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     """Every word follows every context: no output diverges, and the entropy is not reached."""
     rng = np.random.default_rng(3)
@@ -76,6 +78,7 @@ def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     assert risk(limit.point) > np.mean(-np.sum(often * np.log(often), axis=1)) + 1e-3
 
 
+@pytest.mark.slow
 def test_one_continuation_is_a_class() -> None:
     rng = np.random.default_rng(4)
     inputs, labels = rng.normal(size=(4, 5)), np.array([0, 2, 1, 0])

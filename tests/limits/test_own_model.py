@@ -51,6 +51,7 @@ def batch() -> tuple[Any, Any, TwoLayers, jf.ModelLimit]:
     return inputs, labels, models, run(inputs, labels, models)
 
 
+@pytest.mark.slow
 def test_every_instance_of_a_batch_has_its_own_outcome(batch) -> None:
     limits = batch[3]
     outcomes = [str(name) for name in limits.outcome.name]
@@ -90,6 +91,7 @@ def test_a_relu_network_ends_at_a_kkt_point(batch) -> None:
         assert np.all(lam * (margins / margins.min() - 1.0) <= 1e-9 * lam.sum())
 
 
+@pytest.mark.slow
 def test_the_hard_margin_flow_goes_where_the_exact_flow_goes(batch) -> None:
     """Small steps of the exact flow, far beyond where it was left, pass along the same path: distances shrink."""
     inputs, labels, models, limits = batch

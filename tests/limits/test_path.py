@@ -40,6 +40,7 @@ def tokens(path, risk):
     return np.argmax(np.asarray(path.final.model.attention(risk.data)), axis=-1)
 
 
+@pytest.mark.slow
 def test_every_path_ends_and_its_ledger_adds_up(paths):
     for path in paths:
         taken = {name: int(x) for name, x in path.stats.items()}

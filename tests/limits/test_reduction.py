@@ -71,6 +71,7 @@ def test_the_way_there_is_not_kept(both):
     np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_filling_up_with_zeros_changes_nothing():
     """In d = 5 the flow is followed in 8 dimensions: every number of the limit is that of five, and has its shape."""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
@@ -96,6 +97,7 @@ def test_filling_up_with_zeros_changes_nothing():
     np.testing.assert_allclose(limit.rate.exponent, alone.rate.exponent, atol=0.02)
 
 
+@pytest.mark.slow
 def test_several_dimensions_share_what_is_compiled():
     """d = 5, 6 and 8 are followed by one program, those beyond the span of nine by another."""
     traced = []
@@ -125,6 +127,7 @@ def test_columns_that_constrain_the_rank_are_not_filled_up():
     assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
 
 
+@pytest.mark.slow
 def test_a_point_holds_what_does_not_move():
     """One sequence with both labels: attention tends to where the output vanishes, and all of W0 outside stays."""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)

@@ -62,6 +62,7 @@ def derivatives(risk: jf.EmpiricalRisk, model: DiagonalAttention, beta: np.ndarr
     return -np.einsum("nt,ntd->d", pushes, rows), np.einsum("nt,ntd,nte->de", pushes, rows, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", (*NEAR_REST, *SETTLED_REST))
 def test_a_rest_is_found_and_is_a_minimum(key: int) -> None:
     """Steps at the limit of stability move the weights by their tolerance, and hid that the gradient vanishes; where
@@ -101,6 +102,7 @@ def drawn(shape: tuple[int, int, int], seed: int, count: int, index: int) -> tup
     return data, theta, jf.find_limit(risk, DiagonalAttention(*(jnp.asarray(x) for x in theta), v), throw=False)
 
 
+@pytest.mark.slow
 def test_a_path_that_comes_back_from_far_out_is_followed_to_its_point() -> None:
     """A token that pulls away takes over at a norm of e^10.6: the path turns around, and rests at e^3.3. A clock of the
     length of the path does not resolve that (250 steps and as many failed solves, and `undecided`)."""
@@ -125,6 +127,7 @@ def test_far_out_one_token_is_left_at_a_time(count: int, index: int, before: lis
     assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
 
 
+@pytest.mark.slow
 def test_no_step_passes_over_the_change_of_a_token() -> None:
     """A step of length 6 went from one token of a query to another, between which the loss has a wall that is felt over
     a length of 0.01 alone: at tolerances down to 1e-7 the path ended at other tokens, certified."""

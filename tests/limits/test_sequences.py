@@ -45,6 +45,7 @@ def test_a_causal_limit_is_certified_by_its_own_dual_and_solves_the_program(caus
     assert "App. D" in str(limit) and all(bool(a.holds) for a in limit.prediction.assumptions)
 
 
+@pytest.mark.slow
 def test_flow_in_scores_and_in_weights_is_one_path(causal):
     risk, model, _ = causal
     ends = [
@@ -76,6 +77,7 @@ def test_factors_of_a_causal_problem():
         assert limit.certificate.duality_gap <= 1e-8 and limit.flow_certificate.duality_gap <= 1e-2
 
 
+@pytest.mark.slow
 def test_one_output_a_sequence_has_the_limit_of_the_plain_problem():
     # The plain problem in the shape of other modules, whose compiled program is then found on disk.
     data, v = jf.data.random_sequences(jax.random.key(3), 3, 4, 4, k=1, self_attention=False)
@@ -88,6 +90,7 @@ def test_one_output_a_sequence_has_the_limit_of_the_plain_problem():
     assert "Theorem 7" in str(single) and "Corollary 2" in str(several)
 
 
+@pytest.mark.slow
 def test_nothing_to_select_goes_nowhere():
     """A single visible token at every output: no constraint, no gradient, W stays."""
     risk, model = start(visible=jnp.arange(T) == 0)
@@ -96,6 +99,7 @@ def test_nothing_to_select_goes_nowhere():
     assert not jnp.any(attention_svm(risk.data, limit.selection).active)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0.0, 1e200, np.nan])
 @pytest.mark.parametrize("model", [jf.models.CombinedAttention, jf.models.FactoredAttention])
 def test_nothing_depends_on_what_stands_under_a_mask(model, padding):
@@ -114,6 +118,7 @@ def test_nothing_depends_on_what_stands_under_a_mask(model, padding):
     np.testing.assert_allclose(limit.direction, plain.direction, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_data_that_a_compiled_function_closes_over():
     """Within `jit` concrete data stay what they are, duplicates of tokens among them."""
     data, head = jf.data.random_tokens(jax.random.key(0), n=2, T=3, d=3)

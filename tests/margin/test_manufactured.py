@@ -41,6 +41,7 @@ def test_frobenius_recovers_a_manufactured_pair() -> None:
         np.testing.assert_allclose(solution.dual, dual / np.linalg.norm(W), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 3])
 def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
     # M = U diag(1, ..., 1, 0.4, ...) V^T is a subgradient of ‖·‖_* at W = U diag(s, 0) V^T. With d queries Z and
@@ -70,6 +71,7 @@ def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
     np.testing.assert_allclose(solution.primal, W, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_adjoint_is_the_adjoint() -> None:
     data, selection = single(3)
     selection = selection.at[0, :2].set(True)

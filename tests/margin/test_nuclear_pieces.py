@@ -61,6 +61,7 @@ def solved() -> tuple[Any, Any, Any]:
     return (rows.left @ rows.left.T, rows.repeat(rows.right), compact.inequality, compact.equality), weights, Q
 
 
+@pytest.mark.slow
 def test_only_a_closed_gap_is_settled(solved) -> None:
     (a, b, c, d), weights, Q = solved
     assert settled(a, b, c, d, weights, Q)
@@ -88,6 +89,7 @@ def test_polish_brings_the_last_digits_back(solved) -> None:
     assert not polish(a, b, c, d, near * jnp.nan, shaken)[2]
 
 
+@pytest.mark.slow
 def test_a_start_is_polished_where_it_proves_something() -> None:
     rng = np.random.default_rng(0)
     inequality = jnp.ones(6, bool)

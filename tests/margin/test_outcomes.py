@@ -24,6 +24,7 @@ from jaxflow.margin import (
 from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
     programs = attention(norm, *batch(0, d=2))
@@ -46,6 +47,7 @@ def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
         assert not np.asarray(solution.certificate.proves_infeasible)[i]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_bad_lane_leaves_its_batch_alone(norm: str) -> None:
     data, selection = batch(1)

@@ -57,6 +57,7 @@ def program():
     return jf.margin.max_margin(INPUTS, LABELS, LInfinity())
 
 
+@pytest.mark.slow
 def test_the_norms_own_solver_is_used_and_certified(program):
     solution = jf.margin.solve(program)
     assert int(solution.result) == ProgramResult.optimal

@@ -152,6 +152,7 @@ def test_a_mask_says_what_is_known() -> None:
     np.testing.assert_allclose(np.asarray(by_mask.primal)[mask], matrix[mask], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_a_solution_there_is_a_farkas_ray() -> None:
     inputs = RNG.normal(size=(3, 2, 4))
     twice = np.concatenate([inputs, inputs])

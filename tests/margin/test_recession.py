@@ -55,6 +55,7 @@ def cones_of() -> Callable[[np.ndarray], RecessionCone]:
     return lambda rows: compiled(jnp.asarray(rows))
 
 
+@pytest.mark.slow
 def test_the_partition_is_that_of_a_linear_program(instances, cones_of) -> None:
     cones = cones_of(instances)
     expected = np.stack([growing(rows) for rows in instances])
@@ -102,6 +103,7 @@ def test_what_is_not_finite_is_unknown() -> None:
     assert recession_cone(jnp.zeros((2, 2))).separability == "overlapping"
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows_and_their_largest_margin() -> None:
     rng = np.random.default_rng(0)
     u = rng.normal(size=5)

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import attention_svm, enumerate_selections, finite_component, is_locally_optimal, solve
@@ -83,6 +84,7 @@ def test_sets_have_equal_logits_and_margins_against_the_rest() -> None:
             assert (inside[0] - outside).min(initial=np.inf) >= 1 - atol
 
 
+@pytest.mark.slow
 def test_random_sets_in_the_nuclear_norm_are_solved_to_the_last_digits() -> None:
     """With as many equalities as these their weights are not unique, and Newton's matrix of the last steps is singular:
     54 to 55 of 60 ended within 1e-10 by its inverse, the others within 1e-5."""

@@ -195,6 +195,7 @@ def test_vmap_equals_loop():
         assert jnp.allclose(scales[i], scale, rtol=1e-13) and jnp.allclose(gradients[i], gradient, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build, name",
     [

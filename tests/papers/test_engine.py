@@ -131,6 +131,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, seen, target = store.write_file, 0, -1
 
@@ -183,6 +184,7 @@ def test_a_file_appears_whole_beside_what_a_killed_process_left(tmp_path: Path) 
     assert np.array_equal(datasets.load_arrays(tmp_path / "a.npz")["x"], np.arange(3))
 
 
+@pytest.mark.slow
 def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
     said: list[str] = []
     paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
@@ -245,6 +247,7 @@ def test_an_attempt_is_written_while_it_goes_on(tmp_path: Path, monkeypatch: pyt
 FILES = ("curve.npz", "curve.png", "curve-claims.md", "curve-claims.json", "verify.npz", "verify.md", "verify.json")
 
 
+@pytest.mark.slow
 def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def curve(folder: str, **more: Any) -> None:
         papers.reproduce("toy", "curve", out=tmp_path / folder, say=silent, **more)

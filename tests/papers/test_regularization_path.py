@@ -143,6 +143,7 @@ def test_paths_tend_to_the_program_like_one_over_R(instance, which):
     assert path.objective[path.best[-1], -1] < -745.0
 
 
+@pytest.mark.slow
 def test_points_of_paths_are_stationary_over_the_ball(instance):
     data, v, radii, paths, _ = instance
     path = paths[0]

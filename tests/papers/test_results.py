@@ -46,6 +46,7 @@ def test_the_multipliers_in_scipy_are_those_of_the_program() -> None:
     np.testing.assert_allclose(found, dual / dual.max(), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_slacks_decide_the_assumptions_as_enumeration_does() -> None:
     seen = set()
     for seed in range(12):

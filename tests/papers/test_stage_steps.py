@@ -79,6 +79,7 @@ def test_a_controller_without_tolerances_is_named():
         follow_products(risk, model, LOG_ALPHA, 3.0, solver="Kvaerno5", controller=diffrax.ConstantStepSize())
 
 
+@pytest.mark.slow
 def test_the_path_is_that_of_a_finer_method_in_fewer_steps():
     """Diagonal network on a Gram matrix with interactions; three stages at α = e^(−10000)."""
     gram, pull = np.array([[2.0, 0.3, -0.2], [0.3, 1.0, 0.1], [-0.2, 0.1, 0.5]]), np.array([1.0, -0.6, 0.3])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from jaxflow._core import Outcome
 from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
@@ -42,6 +43,7 @@ def test_limits_count_what_is_certified() -> None:
     assert all("1 of 3 certified" in axis.get_title() for axis in figure.axes)
 
 
+@pytest.mark.slow
 def test_files_are_pictures_and_do_not_depend_on_the_date(tmp_path: Path) -> None:
     import matplotlib
 

@@ -277,6 +277,7 @@ def test_a_share_of_the_kinds_of_instances_has_no_wrong_limit(model: str) -> Non
     assert sum(row["right"] for row in rows) >= len(rows)
 
 
+@pytest.mark.slow
 def test_two_tokens_that_are_about_to_take_over() -> None:
     # Two better tokens of scores 1e-12 above the selected ones: which one takes over first decides the other. (Followed
     # at a tolerance of 1e-3 it was the wrong one.)

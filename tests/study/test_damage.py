@@ -49,6 +49,7 @@ def attack(path: Path, name: str, data: bytes | None) -> None:
         (path / name).write_bytes(data)
 
 
+@pytest.mark.slow
 def test_every_file_read(copy, tiny):
     path, (files, expected) = copy, tiny
     found = {}

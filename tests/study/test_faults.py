@@ -81,6 +81,7 @@ READ_ONLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", MOMENTS, ids=["killed", "Ctrl-C", "full", "broken", "limited"])
 def test_whatever_happens_at_any_moment(what, tmp_path, tiny, monkeypatch):
     """The next run ends in the same bytes, and until then nothing that counts as complete is damaged."""

@@ -39,6 +39,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_plain_xarray_and_zarr_read_it_with_its_meanings(small):
     path, results = small
     found = json.loads(said("-W", "error", "-c", PLAIN, str(path)))

@@ -39,6 +39,7 @@ def replayed(blocks):
     return experiment.replay(keys[0], **FACTORS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parametrization", ["W", "KQ"])
 def test_directions_are_certified_and_locally_optimal(blocks, parametrization):
     """By the program of the selected tokens and, wherever an outcome is definite, by the flow's own gap."""
@@ -104,6 +105,7 @@ def test_columns_that_constrain_the_rank_stay():
     assert experiment.in_span(factors, jax.random.key(0))[1].K.shape == (5, 1)
 
 
+@pytest.mark.slow
 def test_replay_is_the_limit_in_full(blocks, replayed):
     experiment, _, _, found = blocks
     stored = {name: value[0] for name, value in found["W"].items()}

@@ -52,6 +52,7 @@ def stages(predicted):
     return predicted["leaving"]
 
 
+@pytest.mark.slow
 def test_supports_of_the_example(stages):
     supports = [set(np.flatnonzero(row)) for row in np.asarray(stages.support)[:4]]
     assert supports == [{2}, {0, 2}, {0, 1}, {0, 1, 2}]

@@ -70,6 +70,7 @@ def test_the_closed_form_satisfies_its_own_optimality_conditions(depth, alpha):
     assert abs(float(found.gap)) <= 1e-12 and bool(found.converged)
 
 
+@pytest.mark.slow
 def test_small_and_large_starts_give_the_least_l1_and_l2_norms():
     l1 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l1")).primal
     l2 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l2")).primal
@@ -93,6 +94,7 @@ def test_any_other_interpolation_has_a_larger_value():
         assert float(certificate.stationarity) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_flow_ends_in_the_closed_form():
     start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, Y), depth=3, alpha=0.3, scheme="equal")
     limit = jf.find_limit(regression(), start)
