@@ -196,6 +196,7 @@ def test_closes_its_own_gap(followed):
     assert bool(jnp.all(jnp.isfinite(direction)))
 
 
+@pytest.mark.slow
 def test_ends_at_rest_where_no_gap_is_small_enough(followed):
     risk, follow = followed
     # No certificate satisfies it.

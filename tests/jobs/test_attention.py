@@ -92,6 +92,7 @@ def test_sequences_with_a_common_first_token(limit: Any) -> None:
     np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_heads_with_kinks_from_zero_claim_nothing_false(seed: int) -> None:
     """A certified direction is the optimum of its program; where the path slides on a kink, `print` reports it."""

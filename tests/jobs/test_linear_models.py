@@ -107,6 +107,7 @@ def test_least_squares_from_any_start_and_with_fewer_data_than_weights() -> None
     assert limit.outcome == "limit_point"
 
 
+@pytest.mark.slow
 def test_five_thousand_weights_and_few_data() -> None:
     """A linear model moves in the span of its data; the limit point of a network of this size is refused with the ways
     that are left (its direction is not: tests/flow/test_hard_margin_products.py)."""

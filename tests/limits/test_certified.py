@@ -150,13 +150,16 @@ def test_a_wrong_prediction_is_contradicted(concluded, kind, norm, stretch):
     assert bool(limit.kind == "direction")
 
 
-@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.parametrize(
+    "kind", [kind if kind is CombinedAttention else pytest.param(kind, marks=pytest.mark.slow) for kind in RIGHT]
+)
 def test_the_right_prediction_is_certified(concluded, kind):
     limit = concluded(kind, RIGHT[kind])
     assert str(limit.outcome) in ("globally_optimal", "locally_optimal")
     assert limit.certificate.duality_gap <= limit.excess <= GAPS.get(kind, 1e-8)
 
 
+@pytest.mark.slow
 def test_find_limit_heeds_a_rule_that_is_registered_later():
     """The same shapes, method and gap as before: what was compiled for the right rule does not answer again."""
     # In the shape of other modules, whose compiled program the first call then finds on disk.

@@ -132,6 +132,7 @@ def test_bad_input_is_named(call, message):
         call(matrices(0))
 
 
+@pytest.mark.slow
 def test_a_plot_has_a_curve_for_each_norm():
     risk = matrices(0)
     path = jf.descend(risk, jnp.zeros((3, 4)), steps=20, save_at=jnp.array([5, 20]))

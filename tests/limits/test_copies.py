@@ -46,6 +46,7 @@ def test_copies_are_found_within_a_program_as_outside_of_it(limits):
         assert jnp.all(jnp.sum(alone.selection, axis=1) == 2)
 
 
+@pytest.mark.slow
 def test_pushes_that_cancel_between_nearly_equal_tokens_are_no_minimum(limits):
     """A small gradient beside its multipliers was taken for a finite stationary point of all four. None is there."""
     for i in range(len(COPIES), len(CASES)):

@@ -142,6 +142,7 @@ def test_scores_of_layers_follow_the_weights():
         jf.integrate(risk, single, coordinates=jf.flow.LayerScores(), **how)
 
 
+@pytest.mark.slow
 def test_layers_in_parallel_have_a_certified_limit_each():
     # Their programs differ in size: both together are certified to 1e-8 where the first alone is at 3e-8.
     tokens, second, start = jax.random.split(jax.random.key(1016), 3)

@@ -212,6 +212,7 @@ def test_what_holds_for_ever_smaller_starts_is_not_this_starts_error(sentence):
     assert "exceeds the least" in text and "of the optimum" not in text and "Theorem 5: " in text
 
 
+@pytest.mark.slow
 def test_the_direction_of_one_datum_stands_beside_its_closed_form():
     data = jf.data.LinearData(jnp.asarray([[0.5, -2.0, 1.0]]), jnp.asarray([-1.0]))
     start = DiagonalLinearNetwork((jnp.asarray([0.4, 0.3, -0.5]), jnp.asarray([0.1, 0.2, 0.0])))

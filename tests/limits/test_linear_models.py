@@ -84,6 +84,7 @@ def test_a_network_still_ends_at_a_point_that_exists() -> None:
     assert limit.outcome == "finite_stationary_point"
 
 
+@pytest.mark.slow
 def test_an_error_is_relative_to_the_minimum_however_small() -> None:
     """Each input has both labels, nearly: with an error relative to one, 27 of 40 were larger than was claimed."""
     rng = np.random.default_rng(4)
@@ -144,6 +145,7 @@ def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None
         assert margins.min() > 0 and nnls(rows[active].T, w)[1] <= 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["columns", "rows", "start"])
 def test_overlapping_data_of_any_units_from_any_start_have_a_point(what: str) -> None:
     """Columns up to 1e12 apart, rows up to 1e8, or margins of 1e5 at the start: the flow to log t = 2 is far from its

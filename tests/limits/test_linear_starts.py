@@ -94,6 +94,7 @@ def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one():
         assert found.error[i] < 1e-6
 
 
+@pytest.mark.slow
 def test_three_layers_of_regression_claim_nothing_from_a_tiny_start():
     # Leaving the saddle at zero takes a time of 1e12, which leaves no digits for what comes after.
     x = jax.random.normal(jax.random.key(3), (3, 4))

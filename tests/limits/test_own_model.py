@@ -125,6 +125,7 @@ class Linear(eqx.Module):
         return self.w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "outcome"), [("l2", "globally_optimal"), ("l1", "prediction_contradicted")])
 def test_a_registered_rule_gives_the_full_answer(monkeypatch, norm, outcome) -> None:
     from jaxflow.theory import prediction
@@ -177,6 +178,7 @@ def test_a_loss_of_ones_own_has_a_tail():
         np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
     inputs, labels = batch[0][0], batch[1][0]
     model = eqx.nn.MLP(D, "scalar", WIDTH, 1, activation=jnp.tanh, key=jax.random.key(5))

@@ -59,6 +59,7 @@ def test_a_selection_that_is_left_again_is_followed_to_the_next(paths, instances
     np.testing.assert_array_equal(tokens(paths[-1], risk), [3, 1, 1, 0, 4])
 
 
+@pytest.mark.slow
 def test_a_queue_for_each_gear_follows_the_same_paths(paths, instances):
     """The host reads which gear goes on; what a lane does in it is the same."""
 

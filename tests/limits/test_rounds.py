@@ -80,6 +80,7 @@ def test_a_rest_is_found_and_is_a_minimum(key: int) -> None:
     assert np.max(np.abs(np.einsum("ntd,nd,d->nt", data.tokens, data.queries, step))) < 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", STIFF)
 def test_a_stiff_path_is_followed_to_its_certificate(key: int) -> None:
     """Logits of some queries are hundreds apart while others still decide, at margins of a thousandth."""
@@ -115,6 +116,7 @@ def test_a_path_that_comes_back_from_far_out_is_followed_to_its_point() -> None:
     assert np.exp(limit.trajectory.final.log_norm) < 1e-3 * end.furthest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "index", "before", "after"), LEFT_FAR_OUT)
 def test_far_out_one_token_is_left_at_a_time(count: int, index: int, before: list[int], after: list[int]) -> None:
     """At norms of e^44 to e^132, beyond the cap of exponents. Errors of explicit steps were relative to the size of the

@@ -25,6 +25,7 @@ def instance(kind, seed=0, tokens=1.0, queries=1.0):
     return jf.EmpiricalRisk(scaled, "logistic"), model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CombinedAttention, FactoredAttention, DiagonalAttention])
 def test_data_of_another_size_have_the_same_limit_in_other_units(kind):
     # A power of two whose root is one: the arithmetic is the same, and so is every digit.

@@ -71,6 +71,7 @@ def test_the_vertex_is_that_of_highs(kind):
     assert solved >= 5
 
 
+@pytest.mark.slow
 def test_many_solutions_are_left_to_the_interior_point():
     """Twin features: every split of a weight is a solution, and the answer is the even one, which is no vertex."""
     rng = np.random.default_rng(0)
@@ -83,6 +84,7 @@ def test_many_solutions_are_left_to_the_interior_point():
     np.testing.assert_allclose(solution.primal[: D // 2], solution.primal[D // 2 :], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_vertex_and_the_interior_point_agree(monkeypatch):
     rng = np.random.default_rng(1)
     inputs, labels = rng.normal(size=(5, D)), rng.choice([-1.0, 1.0], 5)

@@ -93,7 +93,7 @@ FAMILIES = {
     "nuclear completion": partly(symmetric=False),
     "symmetric completion": partly(symmetric=True),
 }
-SLOW = ("complex l1", "complex l1, interpolation")
+SLOW = ("complex l1", "complex l1, interpolation", "complex linf", "nuclear completion", "symmetric completion")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in FAMILIES])

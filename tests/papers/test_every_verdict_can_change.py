@@ -101,6 +101,7 @@ def test_every_figure_and_check_is_fed() -> None:
 
 
 # Numbers of the wrong sign and order: NumPy warns of logarithms and of fits that these make NaN.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_every_verdict_follows_its_numbers_and_every_statement_can_be_contradicted(paper: str, name: str) -> None:
@@ -147,6 +148,7 @@ def without(numbers: Any) -> Iterator[Any]:
         yield jax.tree.unflatten(tree, lost)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_numbers_that_are_missing_are_read_all_the_same(paper: str, name: str) -> None:

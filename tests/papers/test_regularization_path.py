@@ -21,6 +21,9 @@ from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
 from jaxflow.papers.tarzanagh2023.verify.sphere import minimize_on_sphere
 from jaxflow.risk import EmpiricalRisk
 
+# Minutes of flows and paths, of a paper alone.
+pytestmark = pytest.mark.slow
+
 N, T, D = 2, 3, 2
 
 
@@ -64,7 +67,6 @@ def test_excess_far_out_is_that_of_the_nearest_token():
     assert jnp.allclose(slope, jnp.array([[-2.0, 0.0], [0.0, 0.0]]), atol=1e-14)
 
 
-@pytest.mark.slow
 def test_excess_of_several_outputs_is_the_mean_of_theirs():
     data, v = random_tokens(jax.random.key(3), 2, 4, 3)
     queries = jax.random.normal(jax.random.key(4), (2, 2, 3))
@@ -127,7 +129,6 @@ def directions(path):
     return W / jnp.sqrt(jnp.sum(W**2, axis=(1, 2), keepdims=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["W", "KQ"])
 def test_paths_tend_to_the_program_like_one_over_R(instance, which):
     _, _, radii, paths, programs = instance
@@ -143,7 +144,6 @@ def test_paths_tend_to_the_program_like_one_over_R(instance, which):
     assert path.objective[path.best[-1], -1] < -745.0
 
 
-@pytest.mark.slow
 def test_points_of_paths_are_stationary_over_the_ball(instance):
     data, v, radii, paths, _ = instance
     path = paths[0]

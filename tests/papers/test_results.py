@@ -74,6 +74,7 @@ def test_a_search_comes_nearer_to_the_boundary_and_keeps_both_assumptions() -> N
     assert hypotheses.POSITIVE < after[1] < before[1] and after[0] > hypotheses.POSITIVE
 
 
+@pytest.mark.slow
 def test_a_kkt_point_is_told_from_what_is_none() -> None:
     data, head = random_tokens(jax.random.key(0), 3, 3, 4)
     given, best = tokens_of(data, head), optimal_tokens(token_scores(data, head), data.visible)

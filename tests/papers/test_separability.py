@@ -19,6 +19,9 @@ from jaxflow.papers.sheen2024.separability import (
 )
 from jaxflow.risk import EmpiricalRisk
 
+# Minutes of flows and paths, of a paper alone.
+pytestmark = pytest.mark.slow
+
 # One program draws for all of these tests.
 SHAPE = (3, 4, 4)
 # Scores and inner products of order ten: some hundred roundings.
@@ -124,7 +127,6 @@ def test_assumption_3_turns_at_the_needed_gap(n: int, T: int) -> None:
         assert bool(holds) == (multiple > 1)
 
 
-@pytest.mark.slow
 def test_a_general_weight_may_separate_where_no_diagonal_does() -> None:
     # z = e_1: a diagonal W reads the first coordinate alone, a general one any.
     tokens = jnp.array([[[0.0, 1.0], [0.0, 0.0]]])
