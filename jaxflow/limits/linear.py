@@ -99,7 +99,7 @@ def conclude_direction(
     solution = solve(program)
     multipliers: Any = final.multipliers
     dual = jnp.abs(multipliers)
-    convex = not isinstance(program.norm, Lp)
+    convex = not isinstance(program.norm, Lp) or program.norm.convex
     certificates, candidates = network_bounds(program, read, final.model, final.velocity, multipliers)
     own, chosen = better_of(program, certificates, candidates)
     margins = program.margins(chosen)

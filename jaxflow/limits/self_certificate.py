@@ -110,7 +110,8 @@ def network_bounds(
     r"""`flow_bounds` for linear networks: of the velocity of ρ (see `jaxflow.theory.primal_map`) and of ρ, the largest
     entries one; of ρ alone, twice, where the program is not convex."""
     primal, moving = eqx.filter_jvp(read, (model,), (velocity,))
-    directions = jnp.stack([primal if isinstance(program.norm, Lp) else moving, primal])
+    convex = not isinstance(program.norm, Lp) or program.norm.convex
+    directions = jnp.stack([moving if convex else primal, primal])
     directions = directions / positive_or_one(jnp.max(jnp.abs(directions), axis=1, keepdims=True))
     dual = jnp.abs(multipliers)
     return jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(directions), directions

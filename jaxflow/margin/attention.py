@@ -180,7 +180,7 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
     require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     data.check()
     norm = as_norm(norm)
-    require(not isinstance(norm, Lp), "norm", "l_p with p < 1 belongs to linear networks: see max_margin")
+    require(not isinstance(norm, Lp) or norm.convex, "norm", "p < 1 belongs to linear networks: see max_margin")
     mask = _as_selection(data, selection)
     _check_selection(mask, data.visible)
     return AttentionProgram(norm, data.tokens, data.queries, mask, data.visible, isinstance(norm, L1))

@@ -56,7 +56,7 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
     max_steps = MAX_STEPS if max_steps is None else max_steps
     start = begin(program, compact)
     skip = start.infeasible | start.trivial
-    rows, dtype = _dense(compact), compact.targets.dtype
+    rows, dtype = dense_rows(compact), compact.targets.dtype
     dual = isinstance(program.norm, Nuclear)
     shape = program.primal_zero.shape if isinstance(program.norm, Nuclear | Spectral) else (rows.shape[1],)
     side = _dual_side(compact, start, rows, shape) if dual else _primal_side(program, compact, start, rows, shape)
@@ -112,7 +112,7 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
     )
 
 
-def _dense(compact: Compact) -> Inexact[Array, "m d"]:
+def dense_rows(compact: Compact) -> Inexact[Array, "m d"]:
     """The elements as rows, zero where there is no constraint."""
     used = compact.inequality | compact.equality
     rows = compact.rows
@@ -136,8 +136,8 @@ def _primal_side(
     program: AbstractProgram, compact: Compact, start: L1Start, rows: Array, shape: tuple[int, ...]
 ) -> _Side:
     dtype = compact.targets.dtype
-    coordinates, basis = _real(rows)
-    values, vectors = _free(coordinates, compact.equality)
+    coordinates, basis = real_coordinates(rows)
+    values, vectors = free_directions(coordinates, compact.equality)
     free = values == 0
     directions = jnp.where(free[None, :], vectors, 0.0)
     last = jnp.zeros_like(rows[0]) if program.conic else compact.rows.combine(start.weights) / _norm(start, compact)
@@ -156,7 +156,7 @@ def _primal_side(
     return _Side(elements.reshape(-1, *shape), constraints, at, slack, jnp.asarray(share, dtype))
 
 
-def _real(rows: Inexact[Array, "m d"]) -> tuple[Float[Array, "m k"], Inexact[Array, "k d"]]:
+def real_coordinates(rows: Inexact[Array, "m d"]) -> tuple[Float[Array, "m k"], Inexact[Array, "k d"]]:
     """The rows in real coordinates of a primal point, and the basis of these."""
     eye = jnp.eye(rows.shape[1], dtype=rows.dtype)
     if not jnp.iscomplexobj(rows):
@@ -164,7 +164,7 @@ def _real(rows: Inexact[Array, "m d"]) -> tuple[Float[Array, "m k"], Inexact[Arr
     return jnp.concatenate([rows.real, rows.imag], axis=1), jnp.concatenate([eye, 1j * eye])
 
 
-def _free(
+def free_directions(
     coordinates: Float[Array, "m k"], equality: Bool[Array, " m"]
 ) -> tuple[Float[Array, " k"], Float[Array, "k k"]]:
     """Eigenvalues, zero where the equalities leave a direction free, and eigenvectors of EᵀE."""
@@ -176,14 +176,21 @@ def _free(
 
 def _multipliers(compact: Compact, rows: Array, slack: Float[Array, " m"], push: Array) -> Float[Array, " m"]:
     """λ with ρ = Σλ_k A_k: that of the inequalities is known up to the scale of the rows."""
-    coordinates, basis = _real(rows)
+    coordinates, basis = real_coordinates(rows)
     largest = positive_or_one(jnp.max(jnp.linalg.norm(coordinates, axis=1)))
-    weights = jnp.where(compact.inequality, slack / largest, 0.0)
-    left = jnp.real(jnp.conj(basis) @ push) - weights @ coordinates
-    values, vectors = _free(coordinates, compact.equality)
+    return balanced(compact, coordinates, slack / largest, jnp.real(jnp.conj(basis) @ push))
+
+
+def balanced(
+    compact: Compact, coordinates: Float[Array, "m k"], weights: Float[Array, " m"], push: Float[Array, " k"]
+) -> Float[Array, " m"]:
+    """λ with `push` = Σλ_k A_k, in real coordinates: `weights` of the inequalities, and those of the equalities by
+    least squares."""
+    weights = jnp.where(compact.inequality, weights, 0.0)
+    left = push - weights @ coordinates
+    values, vectors = free_directions(coordinates, compact.equality)
     inverse = jnp.where(values > 0, 1.0 / positive_or_one(values), 0.0)
-    balanced = jnp.where(compact.equality[:, None], coordinates, 0.0) @ (vectors @ (inverse * (vectors.T @ left)))
-    return weights + balanced
+    return weights + jnp.where(compact.equality[:, None], coordinates, 0.0) @ (vectors @ (inverse * (vectors.T @ left)))
 
 
 def _meeting(compact: Compact, rows: Array, primal: Array) -> Array:

@@ -178,8 +178,8 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     - `inputs`: $x_i$, `(n, d)`, or matrices `(n, p, q)` for a predictor $\langle X_i,\rho\rangle$ with a matrix ρ.
       `labels`: ±1, `(n,)`, or two classes in another form, as in `TokenData`.
     - `norm`: `"l2"` (gradient descent, fully connected networks, Cor. 1), `"l1"` (diagonal networks of depth 2,
-      Cor. 2), `"linf"` (sign descent, Adam), `Lp(2 / L)` (depth L > 2; not convex) or a norm object; of matrices
-      these of the entries, `"nuclear"`, or `"spectral"` (Muon).
+      Cor. 2), `"linf"` (sign descent, Adam), `Lp(p)` with p > 1 (mirror flow), `Lp(2 / L)` (depth L > 2; not convex)
+      or a norm object; of matrices these of the entries, `"nuclear"`, or `"spectral"` (Muon).
     - `transform`: None, a real or complex S `(m, d)` with full column rank, or `"dft"`, the unitary discrete
       Fourier transform (full-length convolutional networks, Cor. 3).
 

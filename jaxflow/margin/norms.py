@@ -192,32 +192,59 @@ class Linf(AbstractNorm):
         return cp.max(cp.abs(variable))
 
 
-class Lp(AbstractNorm):
-    r"""$\|x\|_p=(\sum_j|x_j|^p)^{1/p}$ with $0<p<1$, as $p=2/L$ for networks of depth $L>2$.
+def _as_exponent(p: Any) -> Any:
+    """One number for 3 and 3.0, which are one exponent."""
+    plain = as_plain(p)
+    return float(plain) if isinstance(plain, int) and not isinstance(plain, bool) else plain
 
-    Not convex and not a norm: programs have several stationary points. Yun et al. (2021), Theorem 2. Its
-    polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$, only gives the weak bound of the $\ell_1$
-    relaxation. For p = 1 and p = 2 use `L1()` and `Frobenius()`.
+
+class Lp(AbstractNorm):
+    r"""$\|x\|_p=(\sum_j|x_j|^p)^{1/p}$ of all entries (moduli where complex); with p > 1 its dual is $\|a\|_q$,
+    $1/p+1/q=1$.
+
+    p > 1: the norm of mirror flow with the potential $\frac1p\|x\|_p^p$, Sun et al. (2022). p = 2 is `Frobenius()`.
+
+    0 < p < 1, as $p=2/L$ for networks of depth $L>2$: not convex and not a norm, so that programs have several
+    stationary points. Yun et al. (2021), Theorem 2. Its polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$,
+    only gives the weak bound of the $\ell_1$ relaxation. For p = 1 and p = ∞ use `L1()` and `Linf()`.
+
+    **Arguments:** `p`: a number of any size but one. The method of `solve` is for p from about 1.1 to about 20.
+
+    **Raises:** `ValueError` for p that is not positive, or one, or infinite.
+
+    **Example:**
+
+    ```python
+    solution = jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets, norm=jf.margin.Lp(1.5)))
+    assert solution.result == "optimal"
+    ```
     """
 
-    p: float = eqx.field(static=True, converter=as_plain)
+    p: float = eqx.field(static=True, converter=_as_exponent)
     alias: ClassVar[str] = "lp"
 
     def __check_init__(self) -> None:
-        message = f"expected 0 < p < 1, got {shown(self.p)}; p = 1 is jf.margin.L1(), p = 2 jf.margin.Frobenius()"
-        require(isinstance(self.p, float) and 0 < self.p < 1, "p", message)
+        message = (
+            f"expected 0 < p < 1 or 1 < p < inf, got {shown(self.p)}; p = 1 is jf.margin.L1(), p = inf jf.margin.Linf()"
+        )
+        require(isinstance(self.p, float) and 0 < self.p < float("inf") and self.p != 1, "p", message)
+
+    @property
+    def convex(self) -> bool:
+        """Whether it is a norm: p > 1."""
+        return self.p > 1
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
-        size = jnp.max(jnp.abs(primal))
-        unit = jnp.abs(primal) / positive_or_one(size)
-        return size * jnp.sum(unit**self.p) ** (1 / self.p)
+        return _power_sum(primal, self.p)
 
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
-        return jnp.max(jnp.abs(adjoint))
+        return _power_sum(adjoint, self.p / (self.p - 1)) if self.convex else jnp.max(jnp.abs(adjoint))
 
     def measure(
         self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        if self.convex:
+            return super().measure(primal, adjoint)
         modulus = jnp.abs(primal)
         inside = modulus > RANK_TOLERANCE * jnp.max(modulus)
         safe = jnp.where(inside, modulus, 1.0)
@@ -230,7 +257,19 @@ class Lp(AbstractNorm):
         return self(primal), self.dual(adjoint), jnp.where(inner > 0, residual, jnp.inf)
 
     def expression(self, variable: Any) -> Any:
-        raise NotImplementedError(f"norm: l_p with p = {self.p} < 1 is not convex; CVXPY cannot state it")
+        if not self.convex:
+            raise NotImplementedError(f"norm: l_p with p = {self.p} < 1 is not convex; CVXPY cannot state it")
+        import cvxpy as cp
+
+        # Of the entries: `pnorm` of a matrix is that of its rows.
+        moduli = cp.abs(variable) if variable.is_complex() else variable
+        return cp.pnorm(cp.vec(moduli, order="C"), self.p, approx=False)
+
+
+def _power_sum(x: Inexact[Array, "..."], p: float) -> Float[Array, ""]:
+    """The ℓp norm of all entries, in units of the largest."""
+    size = jnp.max(jnp.abs(x))
+    return size * jnp.sum((jnp.abs(x) / positive_or_one(size)) ** p) ** (1 / p)
 
 
 _ALIASES: dict[str, Callable[[], AbstractNorm]] = {

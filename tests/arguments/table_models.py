@@ -157,7 +157,7 @@ MARGIN: list[Call] = [
         symmetric=(False, boolean()),
     ),
     call(g.Nuclear, rank=(2, count(nothing=True))),
-    call(g.Lp, p=(0.5, number(positive=True, most=0.9))),
+    call(g.Lp, p=(1.5, number(positive=True))),
     call(
         g.solve,
         program=(PROGRAM, instance()),

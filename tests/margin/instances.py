@@ -40,7 +40,7 @@ def single(seed: int) -> tuple[TokenData, Array]:
     return lane(batch(seed), 0)
 
 
-def attention(norm: str, data: TokenData, selection: Array) -> Any:
+def attention(norm: Any, data: TokenData, selection: Array) -> Any:
     """The programs of a batch of instances."""
     return jax.vmap(lambda data, selection: attention_svm(data, selection, norm))(data, selection)
 

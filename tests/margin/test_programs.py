@@ -11,6 +11,7 @@ import pytest
 
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import (
+    Lp,
     attention_svm,
     certify,
     completion,
@@ -37,7 +38,7 @@ def signs(n: int) -> np.ndarray:
     return RNG.choice([-1.0, 1.0], n)
 
 
-def linear(build: Any, norm: str, shape: tuple[int, ...], targets: Any, *transform: Any) -> Callable[[], Any]:
+def linear(build: Any, norm: Any, shape: tuple[int, ...], targets: Any, *transform: Any) -> Callable[[], Any]:
     """Fifty programs of random inputs of this shape."""
     return lambda: stacked([build(RNG.normal(size=shape), targets(shape[0]), norm, *transform) for _ in range(50)])
 
@@ -56,7 +57,7 @@ def partly(symmetric: bool) -> Callable[[], Any]:
 PAIR = jnp.array([True, True, False, False])
 
 
-def tokens(norm: str, sets: bool) -> Callable[[], Any]:
+def tokens(norm: Any, sets: bool) -> Callable[[], Any]:
     """Attention; with a set of two tokens, which adds an equality."""
 
     def programs() -> Any:
@@ -71,6 +72,16 @@ def small_tokens(norm: str) -> Callable[[], Any]:
     data, _ = random_tokens(jax.random.key(0), 3, 4, 5)
     sets = jnp.zeros((3, 4), bool).at[:, 0].set(True).at[0].set(PAIR)
     return lambda: stacked([attention_svm(data, sets, norm)])
+
+
+def repeated(build: Any, p: float, shape: tuple[int, int], targets: Any) -> Callable[[], Any]:
+    """Programs in the norm ℓp that have every datum twice, with targets of one predictor."""
+
+    def one() -> Any:
+        inputs = np.tile(RNG.normal(size=shape), (2, 1))
+        return build(inputs, targets(inputs @ RNG.normal(size=shape[1])), Lp(p))
+
+    return lambda: stacked([one() for _ in range(50)])
 
 
 SENSORS = RNG.normal(size=(11, 9))
@@ -90,6 +101,16 @@ FAMILIES = {
     "transformed l2": linear(minimum_norm, "l2", (5, 9), real, SENSORS),
     "complex l1": linear(max_margin, "l1", (5, 9), signs, "dft"),
     "complex l1, interpolation": linear(minimum_norm, "l1", (5, 9), real, "dft"),
+    "l1.2, margins": linear(max_margin, Lp(1.2), (8, 12), signs),
+    "l10, margins": linear(max_margin, Lp(10), (8, 12), signs),
+    "l1.5, repeated margins": repeated(max_margin, 1.5, (12, 5), np.sign),
+    "l3, repeated margins": repeated(max_margin, 3.0, (12, 5), np.sign),
+    "l1.5, repeated interpolation": repeated(minimum_norm, 1.5, (4, 10), np.asarray),
+    "l20, interpolation": linear(minimum_norm, Lp(20), (6, 12), real),
+    "l1.5, attention with sets": tokens(Lp(1.5), sets=True),
+    "l3, attention with sets": tokens(Lp(3), sets=True),
+    "complex l1.5": linear(max_margin, Lp(1.5), (5, 9), signs, "dft"),
+    "complex l3, interpolation": linear(minimum_norm, Lp(3), (5, 9), real, "dft"),
     "nuclear completion": partly(symmetric=False),
     "symmetric completion": partly(symmetric=True),
 }
@@ -156,7 +177,7 @@ def test_a_mask_says_what_is_known() -> None:
 def test_without_a_solution_there_is_a_farkas_ray() -> None:
     inputs = RNG.normal(size=(3, 2, 4))
     twice = np.concatenate([inputs, inputs])
-    for norm in ("nuclear", "spectral", "linf"):
+    for norm in ("nuclear", "spectral", "linf", Lp(1.5), Lp(3)):
         for build in (max_margin, minimum_norm):
             solution = solve(build(twice, [1.0, 1.0, 1.0, -1.0, -1.0, -1.0], norm))
             assert solution.result == "infeasible" and solution.certificate.proves_infeasible
