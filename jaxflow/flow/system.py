@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from jaxflow._core import RESULTS, Code, ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
-from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
+from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, Mirror
 from jaxflow.flow.coordinates.base import LOG_ZERO
 from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
@@ -248,6 +248,8 @@ def make_system(
     clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any
 ) -> tuple[System, PyTree]:
     """The system and the initial coordinates."""
+    own = not isinstance(coordinates, Mirror) or clock.is_exact()
+    require(own, "clock", "a cap needs the degree of the margins in the state, which is not the model's for Mirror")
     state, context = coordinates.encode(risk, model)
     return System(clock, coordinates, context, _degree(clock, risk, model)), state
 

@@ -75,12 +75,12 @@ class _Smooth(eqx.Module):
         )
 
 
-def moduli(point: Float[Array, " v"], parts: int = 1) -> Float[Array, " v"]:
+def moduli(point: Float[Array, "..."], parts: int = 1) -> Float[Array, "..."]:
     """The modulus of its entry, for each of the real `parts` of a point."""
     return jnp.tile(jnp.linalg.norm(point.reshape(parts, -1), axis=0), parts) if parts > 1 else jnp.abs(point)
 
 
-def power_map(point: Float[Array, " v"], exponent: float, parts: int = 1) -> Float[Array, " v"]:
+def power_map(point: Float[Array, "..."], exponent: float, parts: int = 1) -> Float[Array, "..."]:
     r"""$|v_j|^{r-2}v_j$, the gradient of $\frac1r\|v\|_r^r$."""
     size = moduli(point, parts)
     return positive_or_one(size) ** (exponent - 2) * point

@@ -69,6 +69,7 @@ FLOW: list[Call] = [
     ),
     call(jf.Dual, decomposition=(None, instance(nothing=True))),
     call(jf.Scores, lead=(0.5, number(least=0.0, nothing=True))),
+    call(flow.Mirror, p=(1.5, number(positive=True))),
     call(flow.Halves, conserved=(None, array(nothing=True))),
     call(jf.LogHadamard, separate=(False, boolean()), sparse=(False, boolean())),
     call(flow.Drive, "solver", "controller", "stop", "max_steps", "report", always=(None, instance(nothing=True))),

@@ -8,6 +8,7 @@ from jaxflow.flow.coordinates.factors import Factors as Factors
 from jaxflow.flow.coordinates.halves import Halves as Halves
 from jaxflow.flow.coordinates.layer_scores import LayerScores as LayerScores
 from jaxflow.flow.coordinates.log_hadamard import LogHadamard as LogHadamard
+from jaxflow.flow.coordinates.mirror import Mirror as Mirror
 from jaxflow.flow.coordinates.scores import Scores as Scores
 from jaxflow.flow.coordinates.weights import Weights as Weights
 

@@ -17,7 +17,7 @@ LOG_ZERO = -1e30
 
 
 class AbstractCoordinates(eqx.Module):
-    """A state whose image under `decode` follows the gradient flow.
+    """A state whose image under `decode` follows the gradient flow (of `Mirror`, the mirror flow).
 
     `encode` returns the initial state, a pytree of arrays, and a context with everything else that `decode` and `field`
     need; both belong to one risk and one initial model.

@@ -1,0 +1,78 @@
+r"""The dual variable of mirror flow as state."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import ScaledGradient, as_plain, check_real, positive_or_one, require, tree_norm, tree_scale
+from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates
+from jaxflow.margin.power import power_map
+from jaxflow.risk import EmpiricalRisk
+
+
+class Mirror(AbstractStretchedCoordinates):
+    r"""$z=\nabla\psi(\theta)$ with $\dot z=-\nabla L(\theta)$, $\psi(\theta)=\frac1p\sum_j|\theta_j|^p$, $p>1$; for
+    every model.
+
+    **The path is that of mirror flow, and of gradient flow for p = 2 alone.** With $1/p+1/q=1$ it is
+    $\theta=\mathrm{sign}(z)|z|^{q-1}$, and $\dot\theta=-(q-1)|z|^{q-2}\nabla L$. Lengths are those of z: clocks and
+    rules that use an arc length measure $\int\|\nabla L\|dt$, and `log_gradient_norm` is that of $\nabla L$. Times are
+    those of the flow. `velocity` of a trajectory is $\dot\theta$ at norm one.
+
+    For a linear model, separable data and a loss with an exponential tail the direction tends to that of the largest
+    $\ell_p$ margin: Sun, Ahn, Thrampoulidis, Azizan (2022), *Mirror Descent Maximizes Generalized Margin and Can Be
+    Implemented Efficiently*. With squared error on an underdetermined problem the limit is the interpolation of least
+    Bregman divergence $D_\psi(\theta,\theta_0)$: Gunasekar, Lee, Soudry, Srebro (2018), *Characterizing Implicit Bias
+    in Terms of Optimization Geometry*, Theorem 1.
+
+    **Arguments:** `p`: a number above one.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=1.0, coordinates=jf.flow.Mirror(1.5))
+    ```
+    """
+
+    p: float = eqx.field(static=True, converter=as_plain)
+
+    def __check_init__(self) -> None:
+        check_real("p", self.p, positive=True)
+        require(self.p > 1, "p", "expected a number above one", got=self.p)
+
+    def check(self, risk: EmpiricalRisk, model: Any) -> None:
+        """Nothing is asked of the weights."""
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        params, frozen = eqx.partition(model, risk.filter(model))
+        return jax.tree.map(lambda x: power_map(x, self.p), params), (risk, frozen)
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        _, frozen = context
+        return eqx.combine(jax.tree.map(lambda z: power_map(z, self._dual), state), frozen)
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        return context[0].scaled_gradient(self.decode(context, state))
+
+    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
+        norm = tree_norm(scaled.gradient)
+        return jnp.where(norm > 0, jnp.log(positive_or_one(norm)), LOG_ZERO)
+
+    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        # In logarithms, since |z|^(q-2) is infinite at zero for q < 2: there z is the smallest number.
+        def log_rate(z: Array, slope: Array) -> Array:
+            size = jnp.maximum(jnp.abs(z), jnp.finfo(z.dtype).tiny)
+            return (self._dual - 2.0) * jnp.log(size) + jnp.log(positive_or_one(jnp.abs(slope)))
+
+        logs = jax.tree.map(log_rate, state, scaled.gradient)
+        top = jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(logs)]))
+        rates = jax.tree.map(lambda x, slope: -jnp.sign(slope) * jnp.exp(x - top), logs, scaled.gradient)
+        return tree_scale(1.0 / positive_or_one(tree_norm(rates)), rates)
+
+    @property
+    def _dual(self) -> float:
+        """q."""
+        return self.p / (self.p - 1.0)
