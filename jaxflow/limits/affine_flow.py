@@ -16,7 +16,6 @@ rates of the path. Beyond s = 9 they are held where they are, and the path goes 
 is left of their way is Newton's method's, and changes nothing else: the direction depends on no offset of a margin.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,8 +29,7 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
-from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
-from jaxflow.margin.recession import orthonormal_columns
+from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
 
 # s at which margins that do not grow are held: roundings of their rates are then 1e-12, which `ATOL` allows. (Held
 # at s = 16, 15 of 34 quasi-separable instances found no step shortly before it.)
@@ -107,6 +105,30 @@ class Frame(eqx.Module):
         pushes = jnp.exp(exponents - jnp.where(jnp.isfinite(top), top, 0.0))
         return self._freed(self.flow.pushed(pushes)), pushes
 
+    def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
+        """The velocity of the parameters where dr/ds = `rate`."""
+        return self.growth / tail_rate(self.flow.loss) + rate
+
+    def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        """How many w there are in the parameters."""
+        return s / tail_rate(self.flow.loss)
+
+    def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """What else the parameters have moved."""
+        return r
+
+    def begun(self) -> Float[Array, " m"]:
+        """r at the start."""
+        return jnp.zeros_like(self.growth)
+
+    def solved(self, before: Float[Array, ""], *step: Any) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        """`_solved` of the step from `before`."""
+        return _solved(self, *step)
+
+    def relaxed(self, *end: Any) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+        """`_relaxed`."""
+        return _relaxed(self, *end)
+
     def _freed(self, rates: Float[Array, " m"]) -> Float[Array, " m"]:
         """The part that moves none of the margins that do not grow; a Jacobian has as many of these as coordinates."""
         away = self.away
@@ -137,7 +159,7 @@ class Path(eqx.Module):
     rejected: Int[Array, ""]
 
 
-def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
+def path_of(frame: Any, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
     """The flow from its start to x = `until`, x = log(1 + s), by implicit Euler in x, with half the change of its slope
     as the error of a step. `stop(s, v)` may end it before, v the velocity w/κ + dr/ds.
 
@@ -152,17 +174,19 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
         return frame.field(s, r) * (1.0 + s)
 
     def going(state: _State) -> Array:
-        return (state.steps < max_steps) & (state.x < until) & ~state.stopped
+        # A step that is a rounding of x leads nowhere.
+        some = state.length > jnp.finfo(state.x.dtype).eps * state.x
+        return (state.steps < max_steps) & (state.x < until) & ~state.stopped & some
 
     def body(state: _State) -> _State:
         x, r, slope, length = state.x, state.r, state.slope, state.length
         end = jnp.minimum(x + length, jnp.where(x < edge, edge, until))
         s, taken = jnp.expm1(end), end - x
-        way, solved = _solved(frame, s, taken * jnp.exp(end), r, taken * slope, 0.1 * RTOL)
+        way, solved = frame.solved(jnp.expm1(x), s, taken * jnp.exp(end), r, taken * slope, 0.1 * RTOL)
         allowed = least + RTOL * jnp.maximum(jnp.abs(r), jnp.abs(r + way))
         error = jnp.where(solved, state_norm((0.5 * (way - taken * slope) / allowed,)), jnp.inf)
         accepted = error <= 1.0
-        stopped = accepted & stop(s, frame.growth / tail_rate(frame.flow.loss) + way / (taken * jnp.exp(end)))
+        stopped = accepted & stop(s, frame.onwards(s, r + way, way / (taken * jnp.exp(end))))
         # Beyond the edge it is another field.
         following = lax.cond(
             accepted & (end == edge), lambda: slope_at(jnp.nextafter(s, jnp.inf), r + way), lambda: way / taken
@@ -176,12 +200,12 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
             rejected=state.rejected + ~accepted,
         )
 
-    none, count = jnp.zeros_like(frame.growth), jnp.zeros((), int)
+    start, count = frame.begun(), jnp.zeros((), int)
     first = jnp.full_like(until, FIRST_STEP)
-    begun = _State(jnp.zeros_like(until), none, slope_at(jnp.zeros_like(until), none), first, until < 0, count, count)
+    begun = _State(jnp.zeros_like(until), start, slope_at(jnp.zeros_like(until), start), first, until < 0, count, count)
     last = lax.while_loop(going, body, begun)
     s = jnp.expm1(last.x)
-    velocity, pushes = _relaxed(frame, s, last.r, last.slope / (1.0 + s), lambda s, v: stop(s, v) | ~last.stopped)
+    velocity, pushes = frame.relaxed(s, last.r, last.slope / (1.0 + s), lambda s, v: stop(s, v) | ~last.stopped)
     return Path(s, last.r, velocity, pushes, last.stopped | (last.x >= until), last.steps, last.rejected)
 
 
@@ -200,8 +224,8 @@ class _State(NamedTuple):
 def _solved(
     frame: Frame, s: Float[Array, ""], weight: Float[Array, ""], start: Array, begun: Array, tolerance: float
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    """x = `weight` f(s, `start` + x), f the field, and whether it was found, by `_newton` from `begun` or from zero,
-    whichever leaves less."""
+    """x = `weight` f(s, `start` + x), f the field, and whether it was found, by `convex_newton` from `begun` or from
+    zero, whichever leaves less."""
     counted = frame.growing | (s <= REST)
 
     def left(x: Array) -> Array:
@@ -219,10 +243,10 @@ def _solved(
     none = jnp.zeros_like(begun)
     sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
     x = jnp.where(sizes[1] < sizes[0], begun, none)
-    return _newton(left, factored, linalg.lu_solve, changed, x, tolerance)
+    return convex_newton(left, factored, linalg.lu_solve, changed, x, tolerance)
 
 
-def _newton(
+def convex_newton(
     left: Any, factored: Any, solve: Any, changed: Any, begun: Float[Array, " m"], tolerance: float
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
     """The minimum of a strictly convex function, of exponentials, and whether it was found, multipliers to a share
@@ -282,108 +306,3 @@ def _relaxed(
     summed, pushes, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), there, here)
     velocity = steady + rate
     return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes
-
-
-class Rest(eqx.Module):
-    r"""The minimum of the loss of some rows, over their span.
-
-    - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
-      included.
-    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false. With M of `jaxflow.losses.self_concordance` what a
-      datum has in the Hessian falls by a factor of at most e where none of its margins moves by more than 1/M. In the
-      ball of radius $4e\|g\|_{H^{-1}}$ in the norm of H a margin moves by $\|b_k\|_{H^{-1}}$ times that at most; where
-      data that may move further have a share $\delta\le\frac12$ of the Hessian ($b_kb_k^\top\preceq
-      \|b_k\|_{H^{-1}}^2H$), the Hessian is at least $(1-\delta)/e$ of H there, and the minimum is at a distance of at
-      most $2e\|g\|_{H^{-1}}/(1-\delta)$.
-    - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
-    """
-
-    point: Float[Array, " m"]
-    decrement: Float[Array, ""]
-    error: Float[Array, ""]
-    proved: Bool[Array, ""]
-    eigenvalue: Float[Array, ""]
-    rank: Int[Array, ""]
-
-
-def rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], bend: float) -> Rest:
-    """The minimum for the rows `still` of a loss with $M=$ `bend`; `away`, in its rows, spans what moves none of
-    them."""
-    none = jnp.zeros_like(flow.rows[0])
-    zero, unknown = none[0] * 0.0, jnp.full((), jnp.inf, none.dtype)
-    nothing = Rest(none, zero, unknown, jnp.asarray(False), zero * jnp.nan, jnp.zeros((), int))
-    return lax.cond(jnp.any(still), lambda: _rest_of(flow, still, away, bend), lambda: nothing)
-
-
-def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], bend: float) -> Rest:
-    """By `_newton` from margins of zero, as far as the rows allow: there the Hessian is that of an orthonormal basis,
-    whatever the units of the data and wherever the flow begins. Other margins count as infinite."""
-    rows = jnp.where(still[:, None], flow.rows, 0.0)
-    basis, back = orthonormal_columns(flow.rows, still)
-    dead = jnp.all(basis == 0, axis=0)
-    eps = float(jnp.finfo(rows.dtype).eps)
-    begun = jnp.where(still, flow.offsets, 0.0)
-    # What margins that diverge are taken for beside others of their datum under `CrossEntropy`: e^-q is zero.
-    gone = -2.0 * math.log(float(jnp.finfo(rows.dtype).tiny))
-
-    def value(q: Array, weight: Array) -> Array:
-        return weight * value_of_margins(flow.loss, q)
-
-    def derivatives(z: Array, *kinds: Any) -> list[Array]:
-        # By the rows: a small one has in the basis the roundings of a large one.
-        q = jnp.where(still, begun + rows @ (back @ z), gone).reshape(-1, flow.group)
-        return [jax.vmap(kind(value))(q, flow.weights) for kind in kinds]
-
-    def slopes(z: Array) -> Array:
-        return jnp.where(still, derivatives(z, jax.grad)[0].reshape(-1), 0.0)
-
-    def factored(z: Array) -> tuple[Array, Array]:
-        (second,) = derivatives(z, jax.hessian)
-        curved = jnp.einsum("ijk,ikm->ijm", second, basis.reshape(*second.shape[:2], -1)).reshape(basis.shape)
-        hessian = basis.T @ curved
-        scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
-        scaled = hessian * scale[:, None] * scale[None, :] + jnp.diag(jnp.where(dead, 1.0, 0.0))
-        return scale, linalg.cholesky(scaled)
-
-    def solve(kept: tuple[Array, Array], rest: Array) -> Array:
-        return kept[0] * linalg.cholesky_solve(kept[1], kept[0] * rest)
-
-    def changed(z: Array, way: Array) -> Array:
-        return jnp.max(jnp.abs(basis @ way))
-
-    def left(z: Array) -> Array:
-        return -(back.T @ (rows.T @ slopes(z)))
-
-    z, _ = _newton(left, factored, solve, changed, -(basis.T @ begun), eps)
-    first, (second,), (scale, factor) = slopes(z), derivatives(z, jax.hessian), factored(z)
-    seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
-    sizes = jnp.linalg.norm(seen, axis=0)
-    terms = jnp.abs(begun) + jnp.abs(rows) @ jnp.abs(back @ z)
-    # A slope has the roundings of all margins of its datum.
-    terms = jnp.repeat(jnp.max(terms.reshape(-1, flow.group), axis=1), flow.group)
-    rounding = jnp.sum(jnp.abs(first) * sizes * (1.0 + terms))
-    # And the sums of slopes times rows, coordinate by coordinate.
-    gradients = linalg.lower_solve(factor, scale[:, None] * back.T)
-    rounding += jnp.linalg.norm(gradients, axis=0) @ (jnp.abs(rows).T @ jnp.abs(first))
-    decrement = jnp.linalg.norm(gradients @ (rows.T @ first)) + 8.0 * eps * rounding
-    # Data that may move further than 1/M are left out of the Hessian, of which they have a share.
-    wide = sizes.reshape(-1, flow.group)
-    far = jnp.max(wide, axis=1) * bend * 4.0 * math.e * decrement > 1.0
-    shares = jnp.einsum("ij,ijk,ik->i", wide, jnp.abs(second), wide)
-    share = jnp.sum(jnp.where(far, shares, 0.0))
-    proved = share <= 0.5
-    reach = 2.0 * math.e * decrement / jnp.where(proved, 1.0 - share, 1.0)
-    point = back @ z
-    point = point - away.T @ (away @ point)
-    step = (scale[:, None] * (back - away.T @ (away @ back)).T).T
-    spread = jnp.linalg.norm(linalg.lower_solve(factor, step.T))
-    rank = jnp.sum(~dead)
-    proved = proved & (rank > 0)
-    return Rest(
-        point=point,
-        decrement=decrement,
-        error=jnp.where(proved, reach * spread, jnp.inf),
-        proved=proved,
-        eigenvalue=jnp.where(rank > 0, 1.0 / positive_or_one(spread) ** 2, jnp.nan),
-        rank=rank,
-    )

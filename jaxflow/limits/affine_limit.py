@@ -9,6 +9,9 @@ The recession cone of the data (`jaxflow.margin.recession`) decides what kind of
   S (Soudry et al. 2018, Theorem 3, where S is empty); the path adds it to that minimum.
 
 The flow is followed until the excess of its own velocity over the optimum of that program is below the gap.
+
+Of mirror flow (`jaxflow.limits.affine_mirror`) the first case holds where the loss has one minimum among all
+parameters, and the second one, with the norm lp, where all margins diverge. Nothing else is decided.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +23,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
-from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
+from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, frame_of, path_of
+from jaxflow.limits.affine_mirror import MirrorFrame, mirror_frame
+from jaxflow.limits.affine_rest import Rest, rest_of
 from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import SHARE_OF_GAP, held_against
@@ -30,10 +35,11 @@ from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_TIME
 from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import above, with_the_better_bound
-from jaxflow.losses import self_concordance, tail_rate
-from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
+from jaxflow.losses import self_concordance
+from jaxflow.margin import Certificate, Lp, ProgramResult, RecessionCone, Solution, certify, recession_cone, solve
 from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
+from jaxflow.margin.power import power_map
 from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
 from jaxflow.models import NextTokenAttention
@@ -63,6 +69,19 @@ GRAPH = (
 )
 
 
+MIRROR = (
+    "Sun, Ahn, Thrampoulidis and Azizan (2022), Mirror Descent Maximizes Generalized Margin and Can Be Implemented "
+    "Efficiently: with the potential |theta|_p^p / p the direction of a linear model of separable data is that of the "
+    "lp max margin"
+)
+# log(1 + s) up to which a mirror flow is followed: entries of w that are small beside others come to their place when s
+# is their size to the power 1 - p, and steps grow with s.
+LONGEST = 200.0
+# An excess is of second order in the direction, and of higher order in entries that are small where p > 2: of a mirror
+# flow the distance from the direction of the program counts as well, which may be the gap to this power.
+APART = 0.75
+
+
 class _Problem(NamedTuple):
     """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
     norms of one. `growing`, `still`: the margins that diverge and those that converge; neither is one of +∞.
@@ -76,7 +95,7 @@ class _Problem(NamedTuple):
     still: Bool[Array, " n"]
     away: Float[Array, "m m"]
     program: MaxMarginProgram
-    best: ThinMargin
+    best: ThinMargin | Solution
     leading: Int[Array, " i"]
 
 
@@ -91,33 +110,44 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
     return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
 
 
-def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> Limit:
+def affine_limit(
+    risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None, potential: float = 2.0
+) -> Limit:
     """The limit of such a flow. `ruled`: the prediction of the rule registered for the model's class, see
-    `jaxflow.limits.model_direction`."""
+    `jaxflow.limits.model_direction`. `potential`: p of the mirror flow."""
     theta, unravel = flat(risk, model)
-    problem = _problem_of(risk, theta, unravel)
+    problem = _problem_of(risk, theta, unravel, potential)
     flow, growing = problem.flow, problem.growing
     budget = min(max_steps, IMPLICIT_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
 
-    frame = frame_of(flow, problem.best.primal, growing, problem.away)
+    mirror = potential != 2.0
+    if mirror:
+        frame = mirror_frame(flow, potential, problem.best, theta * problem.unit, growing)
+    else:
+        frame = frame_of(flow, problem.best.primal, growing, problem.away)
+    # Its velocity, whose distance falls by a power of s, is followed to what is claimed, and no further.
+    share = 0.5 if mirror else SHARE_OF_GAP
+    nearest = (share * gap) ** (APART if mirror else 1.0)
     optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
 
     def certified(s: Array, velocity: Array) -> Array:
         # The excess is of second order in the direction, which is to be as close.
         apart = _unit(velocity) - _unit(problem.best.primal)
-        close = jnp.linalg.norm(apart) <= SHARE_OF_GAP * gap
-        return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= SHARE_OF_GAP * gap)
+        close = jnp.linalg.norm(apart) <= nearest
+        return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= share * gap)
 
     # Where nothing grows the path is over when margins rest.
-    until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
+    # Nor is a mirror flow followed of which only some margins grow.
+    grows = jnp.all(growing) if mirror else jnp.any(growing)
+    until = jnp.where(grows, LONGEST if mirror else LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     rest = rest_of(flow, problem.still, problem.away, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
-def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) -> _Problem:
+def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, potential: float) -> _Problem:
     def margins(x: Array) -> Array:
         return risk.margins(unravel(x)).reshape(-1)
 
@@ -139,25 +169,39 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     rows = rows / unit
     # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters. Zero beyond their
     # rank: a direction that only roundings make would be one of data to the cone, in which the scale of none matters.
-    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
+    # The norm of a mirror flow is one of all parameters.
+    mirror = potential != 2.0
+    whole = p <= n or mirror
+    basis = jnp.eye(p, dtype=theta.dtype) if whole else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     # Shapes are fixed: in the cone absent margins repeat the first one that is not.
     cone = recession_cone(jnp.where(absent[:, None], inner[jnp.argmin(absent)][None, :], inner))
     growing, still = cone.growing & ~absent, ~(cone.growing | absent)
     eye = jnp.eye(inner.shape[1], dtype=theta.dtype)
-    away = jax.lax.cond(jnp.any(still), lambda: null_space(inner, still), lambda: eye)
-    projected = jnp.where(growing[:, None], (inner @ away.T) @ away, 0.0)
-    best = thin_margin(projected, growing, cone.direction)
+    # A point of a mirror flow is one of all parameters, of which none is away.
+    away = 0.0 * eye if mirror else jax.lax.cond(jnp.any(still), lambda: null_space(inner, still), lambda: eye)
+    projected = jnp.where(growing[:, None], inner if mirror else (inner @ away.T) @ away, 0.0)
+    norm: Any = Lp(potential) if mirror else as_norm("l2")
+    best: Any = solve(_margins_of(projected, norm)) if mirror else thin_margin(projected, growing, cone.direction)
+    if mirror:
+        # Of w of a size of one no power is large.
+        size = power_of_two(exponent_of(best.primal[None]))
+        unit, inner, projected = unit / size, inner * size, projected * size
+        best = eqx.tree_at(lambda b: (b.primal, b.dual), best, (best.primal / size, best.dual / size))
     # In the program the rows that do not grow repeat the one whose margin is the largest.
     largest = jnp.argmax(jnp.where(growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(growing[:, None], projected, projected[largest][None, :])
-    program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
+    program = _margins_of(repeated, norm)
     own = Partial(_in_units, jax.linearize(moving, theta)[1], unit)
-    products = own if p <= n else Partial(jnp.matmul, inner)
+    products = own if whole else Partial(jnp.matmul, inner)
     flow = AffineFlow(risk.loss, inner, products, offsets, weights, group)
     each = weights.reshape(jax.eval_shape(risk.losses, unravel(theta)).size, -1)
     leading = jnp.arange(len(each)) * each.shape[1] + jnp.argmax(each, axis=1)
     return _Problem(flow, basis, unit, cone, growing, still, away, program, best, leading)
+
+
+def _margins_of(rows: Float[Array, "n m"], norm: Any) -> MaxMarginProgram:
+    return MaxMarginProgram(norm=norm, inputs=rows, labels=jnp.ones_like(rows[:, 0]), transform=None)
 
 
 def _in_units(products: Any, unit: Float[Array, ""], x: Float[Array, " m"]) -> Float[Array, " n"]:
@@ -172,7 +216,7 @@ def _relative(error: Float[Array, ""], size: Float[Array, ""]) -> Float[Array, "
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
     """How far a direction is above the optimum of the program, relative to it."""
     margin = jnp.min(program.inputs @ velocity)
-    return above(jnp.where(margin > 0, jnp.linalg.norm(velocity) / positive_or_one(margin), jnp.inf), optimum)
+    return above(jnp.where(margin > 0, program.norm(velocity) / positive_or_one(margin), jnp.inf), optimum)
 
 
 def _concluded(
@@ -180,15 +224,14 @@ def _concluded(
     theta: Float[Array, " p"],
     unravel: Any,
     problem: _Problem,
-    found: tuple[Path, Frame, Rest],
+    found: tuple[Path, Frame | MirrorFrame, Rest],
     optimum: Float[Array, ""],
     gap: float,
     ruled: Any,
 ) -> Limit:
     path, frame, rest = found
     cone, program, growing, still = problem.cone, problem.program, problem.growing, problem.still
-    kappa = tail_rate(risk.loss)
-    some = jnp.any(growing)
+    some, mirror = jnp.any(growing), isinstance(frame, MirrorFrame)
     known = cone.separability.value != 0
     velocity, pushes = path.velocity, path.pushes
     own = certify(program, velocity, pushes, "flow")
@@ -196,11 +239,14 @@ def _concluded(
     excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
     solved = jnp.abs(solution.certificate.duality_gap) <= gap
     certified = known & some & (path.s > REST) & solved & (excess <= gap)
+    if mirror:
+        apart = jnp.linalg.norm(_unit(velocity) - _unit(problem.best.primal))
+        certified = certified & jnp.all(growing) & (apart <= gap**APART)
 
     def outside(x: Array) -> Array:
         return problem.basis @ x / problem.unit
 
-    end = jnp.where(some, path.s / kappa * frame.growth + path.r, rest.point)
+    end = jnp.where(some, frame.length(path.s) * frame.growth + frame.beside(path.s, path.r), rest.point)
     quasi = some & jnp.any(still)
     # The start has a part in the span, too.
     begun = problem.basis.T @ (theta * problem.unit)
@@ -208,12 +254,16 @@ def _concluded(
     # Whatever was seen of the path: a convex loss with a minimum has no other limit. A minimum may be zero.
     proved = known & (rest.error <= LARGEST_POINT_ERROR * jnp.maximum(size, 1.0))
     rests = ~some & proved
+    if mirror:
+        # Of many minima the one that is nearest in the divergence of the potential is the limit: no bound is known.
+        rests = rests & (rest.rank == theta.size)
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
     graph = isinstance(unravel(theta), NextTokenAttention)
     many = GRAPH if graph else CONTINUATIONS if risk.soft else CLASSES
-    prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else many, ())
+    many, one = (f"{MIRROR}. Of many classes no theorem is cited", MIRROR) if mirror else (many, THEOREM)
+    prediction: Any = Prediction(program, one if problem.flow.group == 1 else many, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
@@ -238,6 +288,10 @@ def _concluded(
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
     margin = jnp.min(jnp.where(growing, program.inputs @ (problem.basis.T @ unit), jnp.inf)) * problem.unit
+    if mirror:
+        margin = margin / program.norm(unit)
+    # Along the start a mirror flow has a rate of its own.
+    slow = isinstance(frame, MirrorFrame) and frame.potential < 2.0
     return Limit(
         kind=kind,
         outcome=outcome,
@@ -249,7 +303,7 @@ def _concluded(
         prediction=prediction,
         program_solution=solution,
         excess=jnp.where(some, excess, jnp.inf),
-        rate=Rate(jnp.where(certified, 1.0, jnp.nan)),
+        rate=Rate(jnp.where(certified & (not slow), 1.0, jnp.nan)),
         trajectory=trajectory,
         details=ModelFacts(
             margin=jnp.where(some, margin, jnp.nan),
@@ -270,12 +324,13 @@ def _concluded(
     )
 
 
-def _solution(program: MaxMarginProgram, best: ThinMargin, some: Bool[Array, ""]) -> Solution:
+def _solution(program: MaxMarginProgram, best: ThinMargin | Solution, some: Bool[Array, ""]) -> Solution:
     certificate: Certificate = certify(program, best.primal, best.dual)
     # Of no rows there is no program.
     code = jnp.where(jnp.abs(certificate.duality_gap) <= 1e-10, ProgramResult.optimal.value, ProgramResult.failed.value)
     code = jnp.where(some, code, ProgramResult.not_run.value)
-    return Solution(best.primal, best.dual, certificate, Code(code, ProgramResult), best.steps)
+    steps = best.iterations if isinstance(best, Solution) else best.steps
+    return Solution(best.primal, best.dual, certificate, Code(code, ProgramResult), steps)
 
 
 def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[Array, " n"]) -> KKTPoint:
@@ -284,6 +339,11 @@ def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[
     margins = program.inputs @ velocity
     margin = positive_or_one(jnp.min(margins))
     psi, weights = velocity / margin, pushes / margin
+    if isinstance(program.norm, Lp):
+        # Of ψ in the dual variable, of any size.
+        psi = power_map(psi, program.norm.p)
+        pushed = positive_or_one(jnp.linalg.norm(program.inputs.T @ weights))
+        weights = weights * jnp.linalg.norm(psi) / pushed
     left = jnp.linalg.norm(psi - program.inputs.T @ weights) / positive_or_one(jnp.linalg.norm(psi))
     slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / positive_or_one(jnp.sum(weights))
     return KKTPoint(left, slack, weights)
@@ -293,17 +353,17 @@ def _trajectory(
     risk: EmpiricalRisk,
     problem: _Problem,
     path: Path,
-    frame: Frame,
+    frame: Frame | MirrorFrame,
     end: Float[Array, " m"],
     theta: Float[Array, " p"],
     unravel: Any,
 ) -> Trajectory:
     """The end of the path as a trajectory; lengths are not integrated along it."""
-    flow, kappa = problem.flow, tail_rate(risk.loss)
+    flow = problem.flow
     # Margins at the end, without the roundings of a sum of large numbers.
     some = jnp.any(problem.growing)
-    away = jnp.where(some, path.r, end)
-    margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
+    away = jnp.where(some, frame.beside(path.s, path.r), end)
+    margins = jnp.where(some, frame.pace * frame.length(path.s), 0.0) + flow.offsets + flow.rows @ away
     log_slopes = flow.log_slopes(margins)
     scale = jnp.max(log_slopes)
     multipliers = jnp.exp(log_slopes - scale)
@@ -312,8 +372,11 @@ def _trajectory(
     top = jnp.max(jnp.where(problem.growing, frame.exponents(path.s, path.r), -jnp.inf))
     size = jnp.linalg.norm(push)
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
-    velocity = unravel(problem.basis @ push / positive_or_one(size))
-    log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
+    power = 2.0
+    if isinstance(frame, MirrorFrame):
+        power, push = frame.potential, jnp.where(some, path.velocity, push)
+    velocity = unravel(problem.basis @ push / positive_or_one(jnp.linalg.norm(push)))
+    log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - power * jnp.log(problem.unit)
     names: Any = RESULTS
     result = names.where(~path.done, names.max_steps_reached, names.successful)
     model = unravel(theta)

@@ -23,6 +23,7 @@ from jaxflow._core import (
     RESULTS,
     Outcome,
     as_integer,
+    as_plain,
     check_real,
     good,
     positive_or_one,
@@ -64,7 +65,10 @@ class ModelStaged(eqx.Module):
     is measured. In both cases it is checked on a few scalings. `log_loss`: the log of the loss at which the hard-margin
     flow takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; for a flow to a
     point the two tolerances 1e-5 and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see
-    `find_limit`'s `progress`.
+    `find_limit`'s `progress`. `potential`: p of the mirror flow $\frac d{dt}\nabla\psi(\theta)=-\nabla L(\theta)$,
+    $\psi(\theta)=\frac1p\|\theta\|_p^p$, p > 1, which is gradient flow for p = 2; others for models that are affine in
+    their trained parameters. Separable data then have the direction of the $\ell_p$ max margin (Sun et al. 2022),
+    overlapping data the minimum of the loss where there is one alone; all other limits are `undecided`.
 
     **Example:**
 
@@ -79,6 +83,7 @@ class ModelStaged(eqx.Module):
     rtol: float | None = None
     tolerance: float = 1e-3
     hard_margin_steps: int = 2048
+    potential: float = eqx.field(static=True, converter=as_plain, default=2.0)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
@@ -90,6 +95,8 @@ class ModelStaged(eqx.Module):
             check_real("rtol", self.rtol, positive=True, most=1.0)
         check_real("tolerance", self.tolerance, positive=True)
         as_integer("hard_margin_steps", self.hard_margin_steps, 1)
+        check_real("potential", self.potential, positive=True)
+        require(self.potential > 1, "potential", "expected a number above one", got=self.potential)
         check_report(self.report)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import AbstractPrinted, Code, Outcome, tree_norm
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, excess_of, precision_note, unknown, when_of
-from jaxflow.margin import Separability
+from jaxflow.margin import Lp, Separability
 from jaxflow.trajectory import describe
 
 
@@ -184,10 +184,10 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
                 f"on its position was found.{precision_note(limit)}"
             )
         return (
-            "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
-            f"and the loss has one minimum among the points that the flow can reach. {_error_of(found)}, the Hessian "
-            f"has rank {int(found.rank)} and no eigenvalue below {float(found.eigenvalue):.2e} on its range; the flow "
-            f"was followed to {when}."
+            f"{_flow_of(limit)} ends at a finite stationary point: the model is linear in its parameters, its data "
+            f"overlap, and the loss has one minimum among the points that the flow can reach. {_error_of(found)}, the "
+            f"Hessian has rank {int(found.rank)} and no eigenvalue below {float(found.eigenvalue):.2e} on its range; "
+            f"the flow was followed to {when}."
         )
     what = "data" if facts.growing.ndim == 1 else "pairs of a datum and another class"
     data = f"all {what}" if separability is Separability.separable else f"{count} of {facts.growing.size} {what}"
@@ -213,6 +213,11 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
         f"is that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to "
         f"{when}."
     )
+
+
+def _flow_of(limit: Limit) -> str:
+    norm = limit.prediction.program.norm
+    return f"Mirror flow with p = {norm.p:g}" if isinstance(norm, Lp) else "Gradient flow"
 
 
 def _error_of(point: StationaryFacts) -> str:

@@ -56,6 +56,8 @@ def own_call(
         "with frequencies of classes no theorem on the limit is known but of models that are linear in their trained "
         "parameters. Follow the flow with integrate or descend, or give class numbers",
     )
+    mirror = method.potential != 2
+    require(linear or not mirror, "method", "`potential` is for models that are affine in their trained parameters")
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
     ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin
@@ -67,7 +69,8 @@ def own_call(
     )
 
     # A linear model moves in the span of its data alone, and a direction has no matrix of its weights.
-    dimension = min(count, outputs.size) if linear else 0 if tail is Tail.exponential else count
+    fewest = count if mirror else min(count, outputs.size)
+    dimension = fewest if linear else 0 if tail is Tail.exponential else count
     require(
         dimension <= MOST_WEIGHTS,
         "model",
@@ -113,13 +116,14 @@ def _is_plain_linear(risk: EmpiricalRisk, model: Any) -> bool:
 @one_lane_at_a_time
 def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     if _is_plain_linear(risk, model):
-        return _linear(risk, model, gap, max_steps, rule)
+        # Rules are those of gradient flow.
+        return _linear(risk, model, gap, max_steps, rule if method.potential == 2 else None, float(method.potential))
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
     return point_of(risk, model, method, gap, max_steps)
 
 
 @partial(compiled_once, long=is_long)
-def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> Limit:
+def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None, potential: float) -> Limit:
     ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
-    return affine_limit(risk, model, gap, max_steps, ruled)
+    return affine_limit(risk, model, gap, max_steps, ruled, potential)

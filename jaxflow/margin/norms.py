@@ -262,8 +262,10 @@ class Lp(AbstractNorm):
         import cvxpy as cp
 
         # Of the entries: `pnorm` of a matrix is that of its rows.
+        # Its annotation leaves out what it takes: any number.
+        exponent: Any = self.p
         moduli = cp.abs(variable) if variable.is_complex() else variable
-        return cp.pnorm(cp.vec(moduli, order="C"), self.p, approx=False)
+        return cp.pnorm(cp.vec(moduli, order="C"), exponent, approx=False)
 
 
 def _power_sum(x: Inexact[Array, "..."], p: float) -> Float[Array, ""]:

@@ -163,6 +163,7 @@ LIMITS: list[Call] = [
         log_loss=(-100.0, values(0.0, 1.0, kind=number())),
         rtol=(1e-3, number(positive=True, most=1.0, nothing=True)),
         hard_margin_steps=(8, count()),
+        potential=(1.5, number(positive=True)),
     ),
     call(
         limits.kkt_residual,

@@ -1,0 +1,91 @@
+"""The limits of mirror flows of linear models: certified, at a minimum that is one alone, or undecided."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+import jaxflow as jf
+
+
+class Linear(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.w @ x
+
+
+def limit_of(p: float, inputs: Any, labels: Any, start: Any) -> Any:
+    risk = jf.EmpiricalRisk(jf.data.LinearData(jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
+    return jf.find_limit(risk, Linear(jnp.asarray(start)), method=jf.ModelStaged(potential=p), throw=False)
+
+
+# How many of six have to be certified. For p = 1.2 roundings end a path before its direction is near enough, and for
+# p = 10 entries that are small beside others come to their place too late.
+@pytest.mark.parametrize(("p", "least"), [(1.2, 2), (1.5, 6), (3.0, 6), (10.0, 3)])
+def test_certified_directions_are_those_of_clarabel(p: float, least: int) -> None:
+    rng = np.random.default_rng(1)
+    inputs, starts = rng.normal(size=(6, 10, 4)), 0.3 * rng.normal(size=(6, 4))
+    labels = np.sign(np.einsum("kij,kj->ki", inputs, rng.normal(size=(6, 4))))
+    found = jax.jit(jax.vmap(lambda *lane: limit_of(p, *lane)))(inputs, labels, starts)
+    certified = np.asarray(found.outcome == "globally_optimal")
+    assert set(np.asarray(found.outcome.name)[~certified]) <= {"undecided"} and certified.sum() >= least
+    assert np.all(np.asarray(found.excess)[certified] <= 1e-8)
+    for at in np.flatnonzero(certified):
+        w = np.asarray(found.flow_direction.module.w[at])
+        theirs = jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))).primal
+        # Clarabel's gap of 1e-10 is one of second order in the direction: the programs' own solver has the digits.
+        ours = jf.margin.solve(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))).primal
+        np.testing.assert_allclose(theirs, ours, atol=1e-3)
+        np.testing.assert_allclose(w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
+
+
+def test_two_is_gradient_flow() -> None:
+    rng = np.random.default_rng(2)
+    inputs = rng.normal(size=(10, 4))
+    risk = jf.EmpiricalRisk((inputs, np.sign(inputs @ rng.normal(size=4))), "logistic")
+    one, other = (jf.find_limit(risk, Linear(jnp.ones(4)), method=m) for m in (None, jf.ModelStaged(potential=2.0)))
+    np.testing.assert_array_equal(one.direction.w, other.direction.w)
+    assert one.prediction.program.norm.alias == "frobenius" and str(one) == str(other)
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_overlapping_data_end_at_their_minimum(p: float) -> None:
+    rng = np.random.default_rng(3)
+    inputs, labels = rng.normal(size=(30, 4)), rng.choice([-1.0, 1.0], 30)
+    limit = limit_of(p, inputs, labels, rng.normal(size=4))
+    rows = labels[:, None] * inputs
+    found = minimize(
+        lambda w: np.sum(np.logaddexp(0.0, -rows @ w)), np.zeros(4), jac=lambda w: -rows.T @ expit(-rows @ w), tol=1e-10
+    )
+    assert limit.outcome == "finite_stationary_point" and float(limit.error) <= 1e-10
+    np.testing.assert_allclose(limit.point.w, found.x, rtol=0, atol=1e-6)
+    assert "Mirror flow" in str(limit)
+
+
+def test_other_limits_are_undecided() -> None:
+    """Of quasi-separable data, and of data that overlap in fewer dimensions than there are parameters."""
+    inputs = np.array([[1.0, 0.0, 2.0], [1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
+    limits = [
+        limit_of(3.0, inputs, [1.0, -1.0, 1.0], np.ones(3)),
+        limit_of(3.0, inputs[[0, 1, 0]], [1.0, -1.0, 1.0], np.ones(3)),
+    ]
+    assert [limit.linear.separability.name for limit in limits] == ["quasi_separable", "overlapping"]
+    assert all(limit.outcome == "undecided" and limit.direction is None and limit.point is None for limit in limits)
+
+
+def test_models_that_are_not_linear_are_refused() -> None:
+    class Products(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return (self.w * self.w) @ x
+
+    risk = jf.EmpiricalRisk((np.eye(2), [1.0, 1.0]), "logistic")
+    with pytest.raises(ValueError, match="method: `potential`"):
+        jf.find_limit(risk, Products(jnp.ones(2)), method=jf.ModelStaged(potential=3.0))
