@@ -195,7 +195,8 @@ class Linf(AbstractNorm):
 def _as_exponent(p: Any) -> Any:
     """One number for 3 and 3.0, which are one exponent."""
     plain = as_plain(p)
-    return float(plain) if isinstance(plain, int) and not isinstance(plain, bool) else plain
+    whole = isinstance(plain, int) and not isinstance(plain, bool) and abs(plain) <= LARGEST
+    return float(plain) if whole else plain
 
 
 class Lp(AbstractNorm):
