@@ -15,14 +15,15 @@ def minres(
     *,
     rtol: float | Float[Array, ""],
     atol: float | Float[Array, ""] = 0.0,
-    max_steps: int,
+    max_steps: int | Int[Array, ""],
 ) -> tuple[PyTree, Int[Array, ""]]:
     r"""Solves Kx = b for a symmetric K that is known by its products, as exactly as asked for or as `max_steps` allow.
 
     The method of Paige and Saunders (1975): of all x in the span of $b,Kb,K^2b,\dots$ the one with the least
     $\|b-Kx\|$, from the recurrence of Lanczos, with a QR factorisation by Givens rotations.
 
-    **Arguments:** `product`: from x to Kx, pytrees of one structure. It ends at $\|b-Kx\|\le$ max(`rtol` ‖b‖, `atol`).
+    **Arguments:** `product`: from x to Kx, pytrees of one structure. It ends at $\|b-Kx\|\le$ max(`rtol` ‖b‖, `atol`),
+    after an even number of products.
 
     **Returns:** x and the number of products.
     """
@@ -56,5 +57,6 @@ def minres(
         return x, *pairs, following, (c, turn[0]), (s, turn[1]), -turn[1] * residual, count + 1
 
     begun = (zero, (zero, over(b, size)), (zero, zero), none, (one, one), (none, none), size, jnp.zeros((), int))
-    x, *_, count = lax.while_loop(going, body, begun)
+    # Two at a time: the second of two pairs is written where the first was, and no vector is copied.
+    x, *_, count = lax.while_loop(going, lambda carry: body(body(carry)), begun)
     return unravel(x), count

@@ -28,17 +28,20 @@ def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     labels = jnp.sign(outputs(start))
     present = jnp.ones(N, bool)
     found = []
-    for dense in (500, 0):
+    # By a matrix; by products, with short vectors where few kinks slide, and with long ones throughout.
+    for dense, few in ((500, 8), (0, 8), (0, 1)):
         monkeypatch.setattr(hard_margin_step, "DENSE", dense)
+        monkeypatch.setattr(hard_margin_step, "FEW", few)
         path = hard_margin_flow(
             lambda theta: labels * outputs(theta), start, jnp.asarray(2.0), present=present, target=1e-9
         )
         assert bool(path.converged) and float(path.residual) <= 1e-9
         found.append(path)
-    one, other = (np.asarray(path.state.weights / jnp.linalg.norm(path.state.weights)) for path in found)
-    # Step sizes, and with these the ends, differ by no more than the errors of the paths.
-    assert np.linalg.norm(one - other) <= float(found[0].error + found[1].error) + 1e-8
-    np.testing.assert_allclose(found[0].error, found[1].error, rtol=0.5)
+    one, *others = (np.asarray(path.state.weights / jnp.linalg.norm(path.state.weights)) for path in found)
+    for other, path in zip(others, found[1:], strict=True):
+        # Step sizes, and with these the ends, differ by no more than the errors of the paths.
+        assert np.linalg.norm(one - other) <= float(found[0].error + path.error) + 1e-8
+        np.testing.assert_allclose(found[0].error, path.error, rtol=0.5)
 
 
 @pytest.mark.slow
