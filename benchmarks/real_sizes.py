@@ -3,7 +3,7 @@
 Two layers without biases; starts of Equinox. Ten classes: the first `--data` of all digits. Two classes: the first of
 those that are 3 or 8, or, of more than those 357, digits below five against the others. The units are as many as make
 the number of weights. `--activation`: `relu`, or its square `relu2`, which is smooth, with margins of degree three.
-Margins of tanh or GELU are not homogeneous, and `find_limit` says `undecided` of them.
+Margins of tanh or GELU are not homogeneous: no theorem names their limit, and there is no row of them.
 
 `--steps`: of the hard-margin flow, after which a row has what was reached. A `--gap` of 1e-4 asks for KKT residuals of
 1e-6.

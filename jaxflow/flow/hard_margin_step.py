@@ -34,7 +34,7 @@ INEXACT = 0.1
 # Products of one system; of 100 digits with 5,032 weights ten classes reach it in the last steps, two take 50.
 MOST_PRODUCTS = 2000
 # Vectors of MINRES have all weights, and room for kinks. Room for an eighth of as many adds little to them, and digits
-# need no more: at 50,024 weights a product takes three quarters of the time that it takes with room for all.
+# need no more: of 1,000 data with 5,005 weights a product took 0.8 ms, and with room for all kinks 1.8 ms.
 FEW = 8
 # Newton steps of one projection. Each changes the active set; on the right one three to six converge.
 NEWTON_STEPS = 20
