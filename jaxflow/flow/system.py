@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from jaxflow._core import RESULTS, Code, ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
-from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, Mirror
+from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
 from jaxflow.flow.coordinates.base import LOG_ZERO
 from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
@@ -248,16 +248,17 @@ def make_system(
     clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any
 ) -> tuple[System, PyTree]:
     """The system and the initial coordinates."""
-    own = not isinstance(coordinates, Mirror) or clock.is_exact()
-    require(own, "clock", "a cap needs the degree of the margins in the state, which is not the model's for Mirror")
     state, context = coordinates.encode(risk, model)
-    return System(clock, coordinates, context, _degree(clock, risk, model)), state
+    return System(clock, coordinates, context, _degree(clock, coordinates, risk, model)), state
 
 
-def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
+def _degree(clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> int:
     """L, which only limiting dynamics need. **Raises:** `ValueError` where they make no sense."""
     if clock.is_exact():
         return 1
+    stretched = isinstance(coordinates, AbstractStretchedCoordinates)
+    name = type(coordinates).__name__
+    require(not stretched, "clock", f"a cap is one of lengths of the weights, which are not those of {name}")
     degree = getattr(model, "degree", None)
     homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
     require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")

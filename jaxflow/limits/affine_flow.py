@@ -16,6 +16,7 @@ rates of the path. Beyond s = 9 they are held where they are, and the path goes 
 is left of their way is Newton's method's, and changes nothing else: the direction depends on no offset of a margin.
 """
 
+import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -72,7 +73,63 @@ class AffineFlow(eqx.Module):
         return jnp.repeat(jnp.log(self.weights), self.group)
 
 
-class Frame(eqx.Module):
+class AbstractFrame(eqx.Module):
+    """What `path_of` and the limit ask of a flow that is seen from its growth: `growth` w, `pace` of the margins,
+    `log_unit` log u."""
+
+    flow: eqx.AbstractVar[AffineFlow]
+    growth: eqx.AbstractVar[Float[Array, " m"]]
+    pace: eqx.AbstractVar[Float[Array, " n"]]
+    log_unit: eqx.AbstractVar[Float[Array, ""]]
+
+    @abc.abstractmethod
+    def begun(self) -> Float[Array, " m"]:
+        """r at the start."""
+
+    @abc.abstractmethod
+    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
+        """E: log of the multipliers in the time s, all of them."""
+
+    @abc.abstractmethod
+    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """dr/ds."""
+
+    @abc.abstractmethod
+    def solved(
+        self,
+        before: Float[Array, ""],
+        s: Float[Array, ""],
+        weight: Float[Array, ""],
+        start: Float[Array, " m"],
+        begun: Float[Array, " m"],
+        tolerance: float,
+    ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        """x = `weight` f(s, `start` + x), f the field, and whether it was found, for the step from `before`."""
+
+    @abc.abstractmethod
+    def velocity(self, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+        """The velocity that the multipliers of the margins that grow make, of any size, and these multipliers."""
+
+    @abc.abstractmethod
+    def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
+        """The velocity of the parameters where dr/ds = `rate`."""
+
+    @abc.abstractmethod
+    def relaxed(
+        self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
+    ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+        """The velocity and its multipliers at the end of a path, after a step of implicit Euler from s to 2s."""
+
+    @abc.abstractmethod
+    def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        """How many w there are in the parameters."""
+
+    @abc.abstractmethod
+    def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """What else the parameters have moved."""
+
+
+class Frame(AbstractFrame):
     """A flow seen from $ws/κ$: `growth` w, `pace` Bw with what is equal made equal, `log_unit` log u; `growing` D, and
     `away`: an orthonormal basis, in its rows, of what does not move the others, where D goes on when these are held."""
 
@@ -84,7 +141,6 @@ class Frame(eqx.Module):
     away: Float[Array, "m m"]
 
     def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
-        """E: log of the multipliers in the time s, all of them."""
         flow, kappa = self.flow, tail_rate(self.flow.loss)
         moved = flow.offsets + flow.products(r)
         tail = flow.excess(self.pace * s / kappa + moved)
@@ -106,28 +162,32 @@ class Frame(eqx.Module):
         return self._freed(self.flow.pushed(pushes)), pushes
 
     def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
-        """The velocity of the parameters where dr/ds = `rate`."""
         return self.growth / tail_rate(self.flow.loss) + rate
 
     def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        """How many w there are in the parameters."""
         return s / tail_rate(self.flow.loss)
 
     def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
-        """What else the parameters have moved."""
         return r
 
     def begun(self) -> Float[Array, " m"]:
-        """r at the start."""
         return jnp.zeros_like(self.growth)
 
-    def solved(self, before: Float[Array, ""], *step: Any) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-        """`_solved` of the step from `before`."""
-        return _solved(self, *step)
+    def solved(
+        self,
+        before: Float[Array, ""],
+        s: Float[Array, ""],
+        weight: Float[Array, ""],
+        start: Float[Array, " m"],
+        begun: Float[Array, " m"],
+        tolerance: float,
+    ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        return _solved(self, s, weight, start, begun, tolerance)
 
-    def relaxed(self, *end: Any) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-        """`_relaxed`."""
-        return _relaxed(self, *end)
+    def relaxed(
+        self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
+    ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+        return _relaxed(self, s, r, rate, usable)
 
     def _freed(self, rates: Float[Array, " m"]) -> Float[Array, " m"]:
         """The part that moves none of the margins that do not grow; a Jacobian has as many of these as coordinates."""
@@ -159,7 +219,7 @@ class Path(eqx.Module):
     rejected: Int[Array, ""]
 
 
-def path_of(frame: Any, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
+def path_of(frame: AbstractFrame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
     """The flow from its start to x = `until`, x = log(1 + s), by implicit Euler in x, with half the change of its slope
     as the error of a step. `stop(s, v)` may end it before, v the velocity w/κ + dr/ds.
 

@@ -14,6 +14,7 @@ Of mirror flow (`jaxflow.limits.affine_mirror`) the first case holds where the l
 parameters, and the second one, with the norm lp, where all margins diverge. Nothing else is decided.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
-from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, frame_of, path_of
+from jaxflow.limits.affine_flow import REST, AbstractFrame, AffineFlow, Path, frame_of, path_of
 from jaxflow.limits.affine_mirror import MirrorFrame, mirror_frame
 from jaxflow.limits.affine_rest import Rest, rest_of
 from jaxflow.limits.kantorovich import flat
@@ -74,9 +75,6 @@ MIRROR = (
     "Efficiently: with the potential |theta|_p^p / p the direction of a linear model of separable data is that of the "
     "lp max margin"
 )
-# log(1 + s) up to which a mirror flow is followed: entries of w that are small beside others come to their place when s
-# is their size to the power 1 - p, and steps grow with s.
-LONGEST = 200.0
 # An excess is of second order in the direction, and of higher order in entries that are small where p > 2: of a mirror
 # flow the distance from the direction of the program counts as well, which may be the gap to this power.
 APART = 0.75
@@ -122,26 +120,24 @@ def affine_limit(
     bend = self_concordance(risk.loss)
     assert bend is not None
 
-    mirror = potential != 2.0
-    if mirror:
-        frame = mirror_frame(flow, potential, problem.best, theta * problem.unit, growing)
-    else:
-        frame = frame_of(flow, problem.best.primal, growing, problem.away)
-    # Its velocity, whose distance falls by a power of s, is followed to what is claimed, and no further.
+    mirror, best = potential != 2.0, problem.best
+    begun = partial(mirror_frame, flow, potential, best, theta * problem.unit, growing)
+    frame: AbstractFrame = begun() if mirror else frame_of(flow, best.primal, growing, problem.away)
+    # The distance of a mirror flow's velocity falls by a power of s: the path ends where the claim holds.
     share = 0.5 if mirror else SHARE_OF_GAP
     nearest = (share * gap) ** (APART if mirror else 1.0)
-    optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
+    optimum = certify(problem.program, best.primal, best.dual).dual_value
 
     def certified(s: Array, velocity: Array) -> Array:
         # The excess is of second order in the direction, which is to be as close.
-        apart = _unit(velocity) - _unit(problem.best.primal)
-        close = jnp.linalg.norm(apart) <= nearest
+        close = jnp.linalg.norm(_unit(velocity) - _unit(best.primal)) <= nearest
         return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= share * gap)
 
-    # Where nothing grows the path is over when margins rest.
-    # Nor is a mirror flow followed of which only some margins grow.
+    # Where nothing grows the path is over when margins rest. A mirror flow is followed where all margins grow.
     grows = jnp.all(growing) if mirror else jnp.any(growing)
-    until = jnp.where(grows, LONGEST if mirror else LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
+    # Small entries of w, of size a, come to their place at s = a^(1 - p); for p < 2 directions turn like s^(2 - 2p).
+    slower = max(potential - 1.0, 1.0 / (potential - 1.0))
+    until = jnp.where(grows, slower * LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     rest = rest_of(flow, problem.still, problem.away, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
@@ -184,7 +180,7 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, po
     norm: Any = Lp(potential) if mirror else as_norm("l2")
     best: Any = solve(_margins_of(projected, norm)) if mirror else thin_margin(projected, growing, cone.direction)
     if mirror:
-        # Of w of a size of one no power is large.
+        # Powers of w are of order one where w is.
         size = power_of_two(exponent_of(best.primal[None]))
         unit, inner, projected = unit / size, inner * size, projected * size
         best = eqx.tree_at(lambda b: (b.primal, b.dual), best, (best.primal / size, best.dual / size))
@@ -224,7 +220,7 @@ def _concluded(
     theta: Float[Array, " p"],
     unravel: Any,
     problem: _Problem,
-    found: tuple[Path, Frame | MirrorFrame, Rest],
+    found: tuple[Path, AbstractFrame, Rest],
     optimum: Float[Array, ""],
     gap: float,
     ruled: Any,
@@ -353,7 +349,7 @@ def _trajectory(
     risk: EmpiricalRisk,
     problem: _Problem,
     path: Path,
-    frame: Frame | MirrorFrame,
+    frame: AbstractFrame,
     end: Float[Array, " m"],
     theta: Float[Array, " p"],
     unravel: Any,

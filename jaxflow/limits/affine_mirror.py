@@ -29,17 +29,12 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
-from jaxflow.limits.affine_flow import ATOL, AffineFlow
+from jaxflow.limits.affine_flow import ATOL, AbstractFrame, AffineFlow
 from jaxflow.losses import tail_rate
 from jaxflow.margin.power import power_map
 
-# Multipliers below this share of the largest one do not end or shorten a step of Newton's method.
-SMALL = 1e-3
-# And a share of a step that is none.
-SHORTEST = 1e-12
 
-
-class MirrorFrame(eqx.Module):
+class MirrorFrame(AbstractFrame):
     """`growth` w, `dual` ζ, `pace` of the margins, `start` θ_0, `potential` p, and as in `Frame`; in all parameters."""
 
     flow: AffineFlow
@@ -87,7 +82,6 @@ class MirrorFrame(eqx.Module):
         return self._away(s, r) - self.start
 
     def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
-        """E: log of the multipliers in the time s, all of them."""
         return self._exponents(s, self._away(s, r))
 
     def _exponents(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " n"]:
@@ -97,7 +91,6 @@ class MirrorFrame(eqx.Module):
         return tail - kappa * moved - (self.pace - 1.0) * (1.0 + s) - 1.0 + self.log_unit + flow.log_weights()
 
     def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
-        """dr/ds."""
         return self._rates(s, self._away(s, r)) - self._steady(s, r)
 
     def _rates(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -112,9 +105,7 @@ class MirrorFrame(eqx.Module):
     def solved(
         self, before: Array, s: Array, weight: Array, start: Array, begun: Array, tolerance: float
     ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-        """x = `weight` f(s, `start` + x), f the field, and whether it was found, for the step from `before`.
-
-        By Newton's method for θ or z, whichever of the two is the smoother function of the other, and for the
+        """By Newton's method for θ or z, whichever of the two is the smoother function of the other, and for the
         multipliers, which change little in a step where the margins of a θ that is near may be far off.
         """
         by_theta = self.potential > 2.0
@@ -137,16 +128,20 @@ class MirrorFrame(eqx.Module):
             matrix = -jax.jacfwd(left)(u) - weight * self.flow.rows.T @ (pushes[:, None] * turns)
             right = left(u) + weight * self.flow.pushed(pushes * open_)
             way = linalg.lu_solve(linalg.lu_factor(matrix), right)
-            # Along a step margins change as their slopes say, to half of it, or the step is halved.
-            straight, counted = jnp.abs(turns @ way), pushes > SMALL * jnp.max(pushes)
+            # Along a step margins change as their slopes say, to half of it, or the step is halved. Those whose
+            # multipliers are below the tolerance do not count.
+            straight, counted = jnp.abs(turns @ way), pushes > tolerance * jnp.max(pushes)
 
             def bent(share: Array) -> Array:
                 off = jnp.abs(wanted(u + share * way) - logs - open_ - share * (turns @ way))
                 allowed = 1.0 + 0.5 * share * jnp.max(straight, where=counted, initial=0.0)
                 return ~(jnp.max(off, where=counted, initial=0.0) <= allowed)
 
+            # A share of a step that is a rounding is none.
             share = lax.while_loop(
-                lambda share: bent(share) & (share > SHORTEST), lambda share: 0.5 * share, jnp.ones_like(last)
+                lambda share: bent(share) & (share > jnp.finfo(share.dtype).eps),
+                lambda share: 0.5 * share,
+                jnp.ones_like(last),
             )
             way, change = share * way, share * (open_ + turns @ way)
             # The equations are linear in the multipliers; those that would be negative fall by their exponent.
@@ -167,7 +162,6 @@ class MirrorFrame(eqx.Module):
     def relaxed(
         self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
     ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-        """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s, as in `Frame`."""
         x, found = self.solved(s, 2.0 * s, s, r, s * rate, float(jnp.finfo(r.dtype).eps) ** 0.5)
         found = found & usable(2.0 * s, self.onwards(2.0 * s, r + x, x / s))
         s, r, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), (2.0 * s, r + x, x / s), (s, r, rate))

@@ -57,7 +57,12 @@ def own_call(
         "parameters. Follow the flow with integrate or descend, or give class numbers",
     )
     mirror = method.potential != 2
-    require(linear or not mirror, "method", "`potential` is for models that are affine in their trained parameters")
+    require(
+        linear or not mirror,
+        "method",
+        "`potential` is for models that are affine in their trained parameters, under a convex loss with an "
+        "exponential tail",
+    )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
     ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin

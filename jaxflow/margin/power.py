@@ -35,8 +35,6 @@ from jaxflow.margin.program import AbstractProgram, Compact
 
 # The share of what counts as solved at which the gap, and Newton's decrement relative to the value, end the method.
 SHARE = 1e-2
-# Halvings of a step: a step of 1e-9 of the way is none.
-HALVINGS = 30
 # Margins at the start of the program itself, in units of the least one: inside, and not far.
 INSIDE = 1.2
 
@@ -175,10 +173,11 @@ def _follow(
         changes = jax.tree.map(lambda a, b: jnp.where(falls, a, b), corrected, plain)
         most = 0.5 * jnp.abs(rise(changes, 0.0 * centre))
         dual, whole = (jnp.minimum(1.0, 0.995 * end) for end in longest(changes))
-        share, _ = lax.while_loop(
-            lambda trial: ~(rise(changes, trial[0]) <= most) & (trial[1] < HALVINGS),
-            lambda trial: (0.5 * trial[0], trial[1] + 1),
-            (whole, jnp.zeros((), int)),
+        # A share of the way that is a rounding is none.
+        share = lax.while_loop(
+            lambda share: ~(rise(changes, share) <= most) & (share > jnp.finfo(x.dtype).eps),
+            lambda share: 0.5 * share,
+            whole,
         )
         dual = jnp.where(share < whole, jnp.minimum(dual, share), dual)
         fine = (share > 0) & all_finite(changes)
