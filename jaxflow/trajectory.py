@@ -263,10 +263,6 @@ def _by_name(params: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="_"): leaf for path, leaf in leaves}
 
 
-# Save points of a printed trajectory, beside the sentence, the names of the columns and the end.
-_ROWS = LINES - 3
-
-
 def _in_words(trajectory: Trajectory) -> str:
     if not is_concrete(trajectory.final.log_time):
         return "a traced trajectory"
@@ -279,7 +275,9 @@ def _in_words(trajectory: Trajectory) -> str:
     rows = [("end", trajectory.final)]
     if trajectory.saved is not None:
         count = len(trajectory)
-        shown = range(count) if count <= _ROWS else np.unique(np.linspace(0, count - 1, _ROWS).astype(int))
+        # Beside the sentence, the names of the columns and the end.
+        most = LINES - 3
+        shown = range(count) if count <= most else np.unique(np.linspace(0, count - 1, most).astype(int))
         rows = [*((str(at), trajectory[int(at)]) for at in shown), *rows]
     names = ("log_time", "log_norm", "log_gradient_norm", "log_arc_length")
     cells: list[tuple[str, ...]] = [("", *names)]

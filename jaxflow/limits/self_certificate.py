@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from jaxflow._core import ScaledGradient, checked, positive_or_one, tree_where
+from jaxflow._core.linalg import ROUNDED
 from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, Lp, certify
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -19,8 +20,6 @@ from jaxflow.theory import predict, primal_map
 SELECTED_ATTENTION = 1e-3
 # Attention has settled when nothing lies between this and the selected tokens' share.
 MASKED_ATTENTION = 1e-6
-# Weights are diagonal where nothing off the diagonal is larger than some thousand roundings, relative to the largest.
-DIAGONAL = 1e-12
 
 
 def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
@@ -67,7 +66,7 @@ def flow_bounds(
     certificates = jax.vmap(lambda weights: certify(program, as_primal(program, weights), dual, "flow"))(directions)
     if program.primal_zero.ndim == 1 and directions.ndim == 3:
         off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))
-        diagonal = jnp.max(off, axis=(1, 2)) <= DIAGONAL * jnp.max(jnp.abs(directions), axis=(1, 2))
+        diagonal = jnp.max(off, axis=(1, 2)) <= ROUNDED * jnp.max(jnp.abs(directions), axis=(1, 2))
         certificates = jax.vmap(valid_where)(diagonal, certificates)
     return certificates, directions
 
