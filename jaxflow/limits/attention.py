@@ -151,7 +151,8 @@ class AttentionGears(AbstractProblem):
             controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
-            return Drive(solver, controller, still(STATIONARY) | SETTLED, whole, self.report, still(ROUNDED))
+            ends = still(STATIONARY) | SETTLED
+            return Drive(solver, controller, ends, whole, self.report, still(ROUNDED), jumps=False)
         rtol = jnp.where(again, self.rtol, self.quick_rtol)
         controller = implicit_control(rtol=rtol, atol=1e-2 * rtol, factormin=SHORTER, factormax=LONGER)
         certified = SelfCertified(self.gap)
