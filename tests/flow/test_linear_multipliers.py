@@ -49,7 +49,7 @@ def instance(key, hidden=False):
     if hidden:
         seen = jnp.arange(T)[None] < jnp.array([[5], [3], [4]])
         data = jf.data.TokenData(data.tokens, data.queries, data.labels, seen)
-    return jf.EmpiricalRisk(data, jf.losses.Logistic()), jf.models.LinearHead(head)
+    return jf.EmpiricalRisk(data, "logistic"), jf.models.LinearHead(head)
 
 
 def relative(one, other):
@@ -78,7 +78,7 @@ def test_a_token_that_scores_like_the_top_one_is_pushed_by_the_others_alone(both
     data = risk.data
     # A copy of the first token in every sequence; first and copy have nearly all of the attention.
     tokens = data.tokens.at[:, 1].set(data.tokens[:, 0])
-    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, data.queries, data.labels), jf.losses.Logistic())
+    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, data.queries, data.labels), "logistic")
     for far in (5.0, 900.0):
         logits = jnp.zeros((N, T)).at[:, 0].set(far).at[:, 1].set(far - 1.0)
         expected, found = both(risk, head, logits)

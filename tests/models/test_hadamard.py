@@ -178,11 +178,3 @@ def test_transformer_of_layers_and_heads():
     # No head's logits matter while its values are zero.
     per_head = gradient.reshape(layers * heads, 2, d)
     assert jnp.all(per_head[:, 0] == 0.0) and jnp.all(per_head[:, 1] != 0.0)
-
-
-def test_equal_sizes_are_refused_by_the_log_coordinates():
-    model = HadamardNetwork(DiagonalLinear(), jnp.ones(D), jnp.array([0.5, -1.0, 0.2]))
-    with pytest.raises(ValueError, match=r"^u: \|u_i\| = \|v_i\|.* at i = 1"):
-        jf.integrate(linear_risk(), model, clock=jf.RescaledTime(-10.0), until=1.0, coordinates="log_hadamard")
-    with pytest.raises(ValueError, match="^coordinates: LogHadamard needs"):
-        jf.integrate(linear_risk(), jnp.zeros(D), clock="log_time", until=1.0, coordinates="log_hadamard")
