@@ -125,35 +125,6 @@ def test_an_exactly_stationary_start_goes_nowhere():
     assert jnp.all(trajectory.model.K == 0) and trajectory.final.log_gradient_norm == -jnp.inf
 
 
-@pytest.mark.parametrize(
-    ("lead", "size"),
-    [
-        pytest.param(3.0, (3, 4, 3), id="an origin behind the start"),
-        pytest.param(None, (2, 3, 5), marks=pytest.mark.slow),
-    ],
-)
-def test_the_field_of_scores_is_that_of_the_weights(lead, size):
-    """Also where d = 5 is one more than tokens span: rows of n(T - 1) n entries in frames of tokens and queries."""
-    risk, start = instance(size=size)
-    coordinates = jf.Scores(lead)
-    state, context = coordinates.encode(risk, start)
-    np.testing.assert_allclose(coordinates.decode(context, state).W, start.W, atol=1e-14)
-    # At the start, and further on in the context of the start: so both trace one path.
-    for at in (state + jnp.sin(jnp.arange(1.0, state.size + 1)), state):
-        there = coordinates.decode(context, at)
-        gradient, scaled = coordinates.field(context, at), risk.scaled_gradient(there)
-        unit = gradient.gradient / jnp.linalg.norm(gradient.gradient)
-        moved = coordinates.decode(context, at + unit).W - there.W
-        np.testing.assert_allclose(moved, scaled.gradient.W / jnp.linalg.norm(scaled.gradient.W), atol=1e-13)
-        np.testing.assert_allclose(gradient.log_scale, scaled.log_scale, rtol=1e-13, atol=1e-13)
-    if lead is None:
-        proxy = context[0]
-        assert proxy.frames is not None and proxy.basis.shape == (8, 4)
-    else:
-        # Against the velocity, so that the state itself points along it.
-        np.testing.assert_allclose(state, -lead * unit, atol=1e-14)
-
-
 def test_implicit_solvers_get_a_root_finder_that_works():
     clock = as_clock("log_time")
     for solver in ("Kvaerno5", diffrax.Kvaerno5()):
