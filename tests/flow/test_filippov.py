@@ -91,27 +91,18 @@ def test_a_kink_that_is_crossed_costs_no_order() -> None:
     assert np.all(orders > 4.0), (errors, orders)
 
 
-class Network(eqx.Module):
-    """Two layers; the activation is what is tried."""
-
-    V: jax.Array
-    b: jax.Array
-    a: jax.Array
-    activation: Any = eqx.field(static=True)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.a @ self.activation(self.V @ x + self.b)
-
-
-def network(activation: Any, loss: Any = "logistic") -> tuple[jf.EmpiricalRisk, Network]:
-    keys = jax.random.split(jax.random.key(4), 5)
+def network(activation: Any, loss: Any = "logistic") -> tuple[jf.EmpiricalRisk, Any]:
+    keys = jax.random.split(jax.random.key(4), 3)
     inputs = jax.random.normal(keys[0], (8, 2))
     # The kinks of two equal data are the same, met at the same time.
     inputs = inputs.at[7].set(inputs[0])
     # Labels at random: data that disagree hold each other on kinks.
     labels = jnp.where(jax.random.normal(keys[1], (8,)).at[7].set(1.0).at[0].set(1.0) > 0, 1.0, -1.0)
-    V, b, a = (jax.random.normal(k, s) for k, s in zip(keys[2:], ((5, 2), (5,), (5,)), strict=True))
-    return jf.EmpiricalRisk((inputs, labels), loss), Network(V, 0.1 * b, a, activation)
+    return jf.EmpiricalRisk((inputs, labels), loss), eqx.nn.MLP(2, "scalar", 5, 1, activation, key=keys[2])
+
+
+def ravel(model: Any) -> jax.Array:
+    return ravel_pytree(eqx.filter(model, eqx.is_array))[0]
 
 
 def hinge(q: jax.Array) -> jax.Array:
@@ -127,12 +118,12 @@ def test_descent_tends_to_the_flow_like_its_steps(activation: Any, loss: Any) ->
     until = 20.0
     path = jf.integrate(risk, model, clock="log_time", until=np.log(until), solver=Filippov())
     assert int(path.stats["num_met_kinks"]) > 0
-    end = ravel_pytree(path.model)[0]
-    way = jnp.linalg.norm(end - ravel_pytree(model)[0])
+    end = ravel(path.model)
+    way = jnp.linalg.norm(end - ravel(model))
     apart = []
     for rate in (1e-2, 1e-4):
         descent = jf.descend(risk, model, steps=round(until / rate), learning_rate=rate, normalised=False)
-        apart.append(float(jnp.linalg.norm(ravel_pytree(descent.model)[0] - end) / way))
+        apart.append(float(jnp.linalg.norm(ravel(descent.model) - end) / way))
     # Slopes vary with where the last step to and fro stops.
     assert np.log10(apart[0] / apart[1]) / 2 == pytest.approx(1.0, abs=0.25), apart
     assert apart[1] < 1e-3
@@ -148,10 +139,10 @@ def test_kinks_are_followed_by_default_and_the_time_is_right_in_any_clock() -> N
     path = jf.integrate(risk, model, clock="arc_length", until=length)
     # log t is integrated beside the state, without error control, and jumps in speed with the gradient.
     assert float(path.final.log_time) == pytest.approx(float(until), abs=1e-5)
-    end, there = (ravel_pytree(p.model)[0] for p in (path, expected))
+    end, there = (ravel(p.model) for p in (path, expected))
     np.testing.assert_allclose(end, there, atol=1e-6)
     # On kinks the velocity is that of the slide: tangential, and of length one.
-    velocity = ravel_pytree(path.final.velocity)[0]
+    velocity = ravel(path.final.velocity)
     assert float(jnp.linalg.norm(velocity)) == pytest.approx(1.0, abs=1e-12)
 
 
