@@ -1,4 +1,4 @@
-"""The pieces of the nuclear-norm solver against NumPy: its Schur matrix, and the polish."""
+"""The pieces of the nuclear-norm solver against NumPy: its Schur matrix, the polish, and what it takes for settled."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from jaxflow.margin import attention_svm, solve
 from jaxflow.margin.matrix_room import MOST_PAIRED, DenseRoom, RankOneRoom
-from jaxflow.margin.nuclear_polish import polish
+from jaxflow.margin.nuclear_polish import polish, settled
 from jaxflow.margin.program import RankOneRows
 from tests.margin.instances import single
 
@@ -32,7 +32,7 @@ def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
 
 
 def test_polish_brings_the_last_digits_back() -> None:
-    """The λ of a random program, and half of Q Qᵀ with W = M Q Qᵀ."""
+    """The λ of a random program, and Q with W = M Q Qᵀ; half of Q Qᵀ is the matrix of the interior point."""
     program = attention_svm(*single(3), "nuclear")
     solution = solve(program)
     assert solution.result == "optimal"
@@ -40,7 +40,8 @@ def test_polish_brings_the_last_digits_back() -> None:
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
     _, values, right = np.linalg.svd(np.asarray(solution.primal))
-    Y = jnp.asarray(0.5 * (right.T * values) @ right)
+    Q = jnp.asarray(right.T * np.sqrt(values))
+    Y = 0.5 * Q @ Q.T
     weights = solution.dual.reshape(-1)[compact.slots]
     given = rows.left @ rows.left.T, rows.repeat(rows.right), compact.inequality, compact.equality
     near = weights * (1 + 1e-6 * jnp.cos(jnp.arange(len(weights))))
@@ -51,3 +52,7 @@ def test_polish_brings_the_last_digits_back() -> None:
     np.testing.assert_allclose(better, weights, atol=1e-11)
     np.testing.assert_allclose(polished, Y, atol=1e-11)
     assert not polish(*given, near * jnp.nan, shaken)[2]
+    # Only a closed gap is settled: not where the dual is infeasible or too small, nor where W is another one.
+    assert settled(*given, weights, Q) and not settled(*given, weights, Q.at[0, 0].add(1e-4))
+    for wrong in (weights * (1 + 1e-9), weights * (1 - 1e-9), weights.at[jnp.argmax(weights)].multiply(1 + 1e-9)):
+        assert not settled(*given, wrong, Q)
