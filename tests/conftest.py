@@ -74,20 +74,14 @@ def programs_end_with_their_module() -> Iterator[None]:
         gc.collect()
 
 
-def accelerator_missing() -> str | None:
-    """Why no test marked `gpu` can run here; None where one can."""
-    try:
-        jax.devices("gpu")
-    except RuntimeError as error:
-        return f"no GPU: {str(error).splitlines()[0]}"
-    return None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    reason = accelerator_missing() if marked else None
-    for item in marked if reason else []:
-        item.add_marker(pytest.mark.skip(reason=reason))
+    if marked:
+        try:
+            jax.devices("gpu")
+        except RuntimeError as error:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=f"no GPU: {str(error).splitlines()[0]}"))
     # Files with long tests first, so that no worker ends minutes after the other. (xdist's own order would put files of
     # few tests last, and those are the long ones.)
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))

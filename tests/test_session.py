@@ -10,19 +10,11 @@ from jaxflow.limits.self_certificate import settled
 from jaxflow.models import LinearHead
 
 
-def test_wrong_shapes_of_a_function():
-    # A public function says itself what is wrong, before this does.
-    with pytest.raises(TypeCheckError, match="settled"):
-        settled(jnp.ones((2, 3)), jnp.ones((2, 4), bool))
-
-
-def test_wrong_dtype_of_a_function():
-    with pytest.raises(TypeCheckError, match="settled"):
-        settled(jnp.ones((2, 3)), jnp.ones((2, 3)))
-
-
-def test_wrong_shape_of_a_method():
-    # A constructor that a class writes itself takes anything and checks its own fields.
+def test_wrong_shapes_and_dtypes():
+    # A public function says itself what is wrong, before this does; so does a constructor that a class writes itself.
+    for wrong in (jnp.ones((2, 4), bool), jnp.ones((2, 3))):
+        with pytest.raises(TypeCheckError, match="settled"):
+            settled(jnp.ones((2, 3)), wrong)
     with pytest.raises(TypeCheckError, match="__call__"):
         LinearHead(jnp.ones(3))(jnp.ones((2, 3)))
 

@@ -9,22 +9,21 @@ from jaxflow._core import is_concrete, unknown_name
 
 @pytest.mark.parametrize(
     "given, near",
-    [("kvaerno5", "'Kvaerno5'"), ("Kvaerno4", "'Kvaerno5'"), ("tsit", "'Tsit5'"), ("TSIT5", "'Tsit5'")],
+    [
+        ("kvaerno5", "'Kvaerno5'"),
+        ("Kvaerno4", "'Kvaerno5'"),
+        ("TSIT5", "'Tsit5'"),
+        ("zzz", None),
+        ("", None),
+        (3, None),
+    ],
 )
-def test_unknown_name_suggests_the_nearest(given, near):
-    error = unknown_name("solver", given, ["Tsit5", "Kvaerno5"])
+def test_unknown_name_suggests_the_nearest_and_does_not_guess(given, near):
+    error = unknown_name("solver", given, iter(["Tsit5", "Kvaerno5"]))
     assert isinstance(error, ValueError)
     message = str(error)
-    assert message.startswith(f"solver: unknown name {given!r}")
-    assert f"did you mean {near}?" in message
-    assert message.endswith("Known: Kvaerno5, Tsit5.")
-
-
-@pytest.mark.parametrize("given", ["zzz", "", 3, None])
-def test_unknown_name_does_not_guess(given):
-    message = str(unknown_name("norm", given, iter(["frobenius", "l1"])))
-    assert "did you mean" not in message
-    assert "Known: frobenius, l1." in message
+    assert message.startswith(f"solver: unknown name {given!r}") and message.endswith("Known: Kvaerno5, Tsit5.")
+    assert (f"did you mean {near}?" in message) if near else ("did you mean" not in message)
 
 
 def test_is_concrete():

@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 
 import jaxflow as jf
 from jaxflow._core import RESULTS
-from jaxflow.flow.flat import FlatState, flat_state
+from jaxflow.flow.flat import flat_state
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import CombinedAttention, FactoredAttention
 
@@ -61,44 +61,21 @@ def test_one_vector_takes_the_steps_of_a_structured_state():
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-def test_a_flat_state_comes_back_as_it_was():
-    state = ({"K": jnp.arange(6.0).reshape(2, 3), "Q": jnp.ones(()), "none": None}, None, jnp.asarray(2.0))
-    form = FlatState.of(state)
-    packed = form.pack(state)
-    assert packed[0].shape == (7,) and packed[1] is None
-    assert eqx.tree_equal(form.unpack(packed), state)
-
-
 def test_only_methods_that_see_no_structure_get_a_flat_state():
     state = ({"K": jnp.ones((2, 3))}, None, jnp.zeros(()))
-    controller = diffrax.PIDController(rtol=1e-6, atol=1e-6)
-    assert flat_state(diffrax.Tsit5(), controller, state) is not None
-    assert flat_state(diffrax.Tsit5(), diffrax.ConstantStepSize(), state) is not None
-    assert flat_state(diffrax.Kvaerno5(), controller, state) is None
-    own = diffrax.PIDController(rtol=1e-6, atol=1e-6, norm=looked_at(optimistix.rms_norm))
-    assert flat_state(diffrax.Tsit5(), own, state) is None
-    by_part = diffrax.PIDController(rtol=1e-6, atol=({"K": 1e-6}, None, 1e-3))
-    assert flat_state(diffrax.Tsit5(), by_part, state) is None
     mixed = ({"K": jnp.ones(2), "Q": jnp.ones(2, jnp.float32)}, None, jnp.zeros(()))
-    assert flat_state(diffrax.Tsit5(), controller, mixed) is None
-
-
-@pytest.mark.slow
-def test_a_lane_of_a_batch_takes_the_steps_that_it_takes_alone():
-    instances = [instance(FactoredAttention, seed) for seed in range(5)]
-    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)
-
-    def follow(risk, model):
-        return jf.integrate(risk, model, clock="log_time", until=6.0, throw=False)
-
-    together = jax.jit(jax.vmap(follow))(*batch)
-    single = jax.jit(follow)
-    for k, one in enumerate(instances):
-        alone = single(*one)
-        assert int(together.stats["num_steps"][k]) == int(alone.stats["num_steps"])
-        # The default keeps eight digits a step; batched sums round in another order.
-        for ours, theirs in zip(jax.tree.leaves(together[k].model), jax.tree.leaves(alone.model), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
+    explicit, known = diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-6)
+    own = diffrax.PIDController(rtol=1e-6, atol=1e-6, norm=looked_at(optimistix.rms_norm))
+    by_part = diffrax.PIDController(rtol=1e-6, atol=({"K": 1e-6}, None, 1e-3))
+    for how in ((explicit, known, state), (explicit, diffrax.ConstantStepSize(), state)):
+        assert flat_state(*how) is not None
+    for how in (
+        (diffrax.Kvaerno5(), known, state),
+        (explicit, own, state),
+        (explicit, by_part, state),
+        (explicit, known, mixed),
+    ):
+        assert flat_state(*how) is None
 
 
 def test_an_instance_without_a_field_ends_long_before_its_budget():

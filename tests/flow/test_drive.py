@@ -105,20 +105,6 @@ def test_neighbours_change_no_bit(batch):
         np.testing.assert_array_equal(a, b[order])
 
 
-@pytest.mark.slow
-def test_a_queue_brings_every_lane_home_in_its_order(batch):
-    drive, lanes, run = batch
-    queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2, stride=3))
-    home, expected = queue(lanes), run(lanes)
-    np.testing.assert_array_equal(home.num_steps, expected.num_steps)
-    np.testing.assert_array_equal(home.s, lanes.end)
-    # Another width rounds differently.
-    for a, b in zip(leaves(home.state), leaves(expected.state), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ValueError, match="width"):
-        run_queue(drive, lanes, width=0)
-
-
 @pytest.fixture(scope="module")
 def queues(batch):
     """Compiled queues of two lanes at a time, and of all of them."""
@@ -129,20 +115,28 @@ def queues(batch):
 @pytest.mark.parametrize("width", [2, 4])
 def test_a_device_steps_no_more_often_than_a_list_schedule(batch, queues, width):
     """Whoever is free takes the next of the list: at most the work over the width, and the longest lane (Graham 1966);
-    where all lanes fit, not once more than the longest."""
-    home, iterations = queues[width](batch[1])
+    where all lanes fit, not once more than the longest. Every lane comes home in its order."""
+    _, lanes, run = batch
+    (home, iterations), expected = queues[width](lanes), run(lanes)
     steps = np.asarray(home.num_steps)
     assert steps.max() <= int(iterations) <= steps.sum() / width + (1 - 1 / width) * steps.max()
     assert width < len(steps) or int(iterations) == steps.max()
+    np.testing.assert_array_equal(steps, expected.num_steps)
+    np.testing.assert_array_equal(home.s, lanes.end)
+    # Another width rounds differently.
+    for a, b in zip(leaves(home.state), leaves(expected.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_who_has_nothing_to_do_waits_for_nobody(batch, queues):
-    """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven."""
-    _, lanes, _ = batch
+def test_who_has_nothing_to_do_waits_for_nobody(batch):
+    """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven; where lanes
+    are replaced at every third step as well."""
+    drive, lanes, _ = batch
+    queue_of_two = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2, stride=3))
     idle = np.array([True, False, True, False])
 
     def queue(idle):
-        return queues[2](eqx.tree_at(lambda lanes: lanes.stopped, lanes, lanes.stopped | idle))[0]
+        return queue_of_two(eqx.tree_at(lambda lanes: lanes.stopped, lanes, lanes.stopped | idle))
 
     home, all_driven = queue(idle), queue(np.zeros(4, bool))
     np.testing.assert_array_equal(np.asarray(home.num_steps) == 0, idle)
@@ -150,6 +144,8 @@ def test_who_has_nothing_to_do_waits_for_nobody(batch, queues):
         np.testing.assert_array_equal(a[~idle], b[~idle])
         np.testing.assert_array_equal(a[idle], start[idle])
     np.testing.assert_array_equal(queue(np.ones(4, bool)).num_steps, 0)
+    with pytest.raises(ValueError, match="width"):
+        run_queue(drive, lanes, width=0)
 
 
 def test_idle_and_broken_lanes_take_no_step_and_a_spent_budget_is_a_result():
@@ -183,17 +179,6 @@ def test_a_path_from_next_to_a_rest_has_a_first_step():
     risk = jf.EmpiricalRisk(data, "squared")
     lane = drive.run(drive.start(risk, model, clock=jf.LogTime(), coordinates=Weights(), until=20.0))
     assert lane.s == lane.end and drive.trajectory(lane).result == RESULTS.successful
-
-
-def test_limiting_dynamics_need_a_homogeneous_model():
-    risk, model = instance()
-    with pytest.raises(ValueError, match="clock: a cap needs a model homogeneous"):
-        jf.integrate(
-            jf.EmpiricalRisk(risk.data, jf.losses.Logistic(), trainable=lambda m: jax.tree.map(eqx.is_array, m)),
-            model,
-            clock=jf.LogArcLength(cap=10.0),
-            until=3.0,
-        )
 
 
 @pytest.mark.slow

@@ -14,27 +14,28 @@ from jaxflow.flow import hard_margin_flow, hard_margin_step
 N, D, WIDTH = 8, 3, 10
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
+def network(seed, activation=jax.nn.relu):
+    """Margins of a network of two layers, and a start whose own labels they are of: it fits them."""
     keys = jax.random.split(jax.random.key(seed), 2)
     inputs = jax.random.normal(keys[0], (N, D))
     start = jax.random.normal(keys[1], (WIDTH * (D + 1),))
 
     def outputs(theta):
-        hidden = jax.nn.relu(inputs @ theta[: WIDTH * D].reshape(WIDTH, D).T)
-        return hidden @ theta[WIDTH * D :]
+        return activation(inputs @ theta[: WIDTH * D].reshape(WIDTH, D).T) @ theta[WIDTH * D :]
 
-    # Its own labels, which it fits.
     labels = jnp.sign(outputs(start))
-    present = jnp.ones(N, bool)
+    return (lambda theta: labels * outputs(theta)), start
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
+    margins, start = network(seed)
     found = []
     # By a matrix; by products, with short vectors where few kinks slide, and with long ones throughout.
     for dense, few in ((500, 8), (0, 8), (0, 1)):
         monkeypatch.setattr(hard_margin_step, "DENSE", dense)
         monkeypatch.setattr(hard_margin_step, "FEW", few)
-        path = hard_margin_flow(
-            lambda theta: labels * outputs(theta), start, jnp.asarray(2.0), present=present, target=1e-9
-        )
+        path = hard_margin_flow(margins, start, jnp.asarray(2.0), present=jnp.ones(N, bool), target=1e-9)
         assert bool(path.converged) and float(path.residual) <= 1e-9
         found.append(path)
     one, *others = (np.asarray(path.state.weights / jnp.linalg.norm(path.state.weights)) for path in found)
@@ -48,26 +49,13 @@ def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
 @pytest.mark.parametrize("kinks", [False, True])
 def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
     """Beside the path at a thousandth of the tolerance, to one e-fold of the norm and to three."""
-    keys = jax.random.split(jax.random.key(1), 2)
-    inputs = jax.random.normal(keys[0], (N, D))
-    start = jax.random.normal(keys[1], (WIDTH * (D + 1),))
-
-    def outputs(theta):
-        hidden = inputs @ theta[: WIDTH * D].reshape(WIDTH, D).T
-        return (jax.nn.relu(hidden) if kinks else hidden * jnp.abs(hidden)) @ theta[WIDTH * D :]
-
-    labels = jnp.sign(outputs(start))
+    margins, start = network(1) if kinks else network(1, lambda hidden: hidden * jnp.abs(hidden))
+    degree = jnp.asarray(2.0 if kinks else 3.0)
 
     @partial(jax.jit, static_argnums=0)
     def end(tolerance, until):
         path = hard_margin_flow(
-            lambda theta: labels * outputs(theta),
-            start,
-            jnp.asarray(2.0 if kinks else 3.0),
-            present=jnp.ones(N, bool),
-            target=1e-12,
-            tolerance=tolerance,
-            until=until,
+            margins, start, degree, present=jnp.ones(N, bool), target=1e-12, tolerance=tolerance, until=until
         )
         return path.state.weights / jnp.linalg.norm(path.state.weights), path.error, path.log_growth, path.steps
 

@@ -10,13 +10,10 @@ import jaxflow as jf
 from jaxflow.flow import Drive, as_clock
 from jaxflow.flow.solvers import as_solver
 
-N, T, D = 3, 4, 3
 
-
-def instance(model=jf.models.CombinedAttention, key=0):
-    data, head = jf.data.random_tokens(jax.random.key(key), N, T, D)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    return risk, model.init(jax.random.key(1), data, head)
+def instance(model=jf.models.CombinedAttention, size=(3, 4, 3)):
+    data, head = jf.data.random_tokens(jax.random.key(0), *size)
+    return jf.EmpiricalRisk(data, "logistic"), model.init(jax.random.key(1), data, head)
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +23,19 @@ def reference():
     return risk, model, trajectory
 
 
-# Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("clock", "coordinates"),
+    ("clock", "coordinates", "solver"),
     [
-        ("log_time", "scores"),
-        pytest.param("physical_time", "scores", marks=pytest.mark.slow),
-        ("arc_length", "weights"),
-        ("log_arc_length", "scores"),
+        ("log_time", "scores", None),
+        ("physical_time", "scores", None),
+        ("arc_length", "weights", None),
+        ("log_arc_length", "scores", None),
+        ("log_time", "weights", "Kvaerno5"),
+        ("log_time", "weights", "KenCarp4"),
     ],
 )
-def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, reference):
+def test_every_clock_coordinates_and_solver_trace_the_same_path(clock, coordinates, solver, reference):
     risk, model, expected = reference
     final = expected.final
     until = {
@@ -46,12 +44,16 @@ def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, ref
         "arc_length": jnp.exp(final.log_arc_length),
         "log_arc_length": final.log_arc_length,
     }[clock]
-    controller = diffrax.PIDController(rtol=1e-8, atol=1e-10)
-    trajectory = jf.integrate(risk, model, clock=clock, until=until, coordinates=coordinates, controller=controller)
-    assert jnp.max(jnp.abs(trajectory.model.W - final.model.W)) <= 1e-6
-    assert trajectory.log_time == pytest.approx(8.0, abs=1e-6)
-    assert trajectory.log_arc_length == pytest.approx(float(final.log_arc_length), abs=1e-6)
-    assert trajectory.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=1e-5)
+    # Methods at rtol 1e-8 over a path of length ~20 agree to 1e-6; implicit ones take many more steps to that.
+    rtol, close = (1e-8, 1e-6) if solver is None else (1e-7, 1e-5)
+    found = jf.integrate(
+        risk, model, clock=clock, until=until, coordinates=coordinates, solver=solver,
+        controller=diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol),
+    )  # fmt: skip
+    assert jnp.max(jnp.abs(found.model.W - final.model.W)) <= close
+    assert found.log_time == pytest.approx(8.0, abs=close)
+    assert found.log_arc_length == pytest.approx(float(final.log_arc_length), abs=close)
+    assert found.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=10 * close)
 
 
 def test_the_loss_clock_traces_the_same_path(reference):
@@ -67,19 +69,8 @@ def test_the_loss_clock_traces_the_same_path(reference):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Kvaerno5", pytest.param("KenCarp4", marks=pytest.mark.slow)])
-def test_any_solver_works_on_the_path(name, reference):
-    risk, model, expected = reference
-    controller = diffrax.PIDController(rtol=1e-7, atol=1e-9)
-    trajectory = jf.integrate(risk, model, clock="log_time", until=8.0, solver=name, controller=controller)
-    assert jnp.max(jnp.abs(trajectory.model.W - expected.final.model.W)) <= 1e-5
-
-
-@pytest.mark.slow
 def test_followed_to_a_loss_excess_of_e_to_minus_a_hundred_million():
-    data, head = jf.data.random_tokens(jax.random.key(0), 6, 8, 10)
-    model = jf.models.CombinedAttention.init(jax.random.key(1), data, head)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    risk, model = instance(size=(6, 8, 10))
     trajectory = jf.integrate(
         risk, model, clock="log_arc_length", until=np.log(1e9), coordinates="scores",
         save_at=jnp.log(10.0) * jnp.arange(1.0, 9.1, 0.5),
@@ -99,7 +90,7 @@ def test_velocity_direction_and_multipliers_of_the_final_point():
     assert trajectory.final.velocity.head.v is None
     unit = sum(jnp.sum(x**2) for x in jax.tree.leaves(trajectory.direction))
     assert unit == pytest.approx(1.0, abs=1e-12)
-    assert trajectory.log_multipliers.shape == (N, T)
+    assert trajectory.log_multipliers.shape == (3, 4)
     assert str(trajectory.regime) == "exact"
 
 
@@ -114,20 +105,6 @@ def test_stopping_rules_compose():
     # The one rule holds from a length of 10 on, the other from one between 20 and 100.
     assert 10.0 <= length(by_length | by_loss) < 20.0
     assert 20.0 < length(by_length & by_loss) < 100.0
-
-
-def test_a_homogeneous_model_of_the_users_own():
-    """Linear classification: L2 max margin, θ' = -∇ log L in the loss clock."""
-    inputs = jnp.array([[1.0, 0.2], [0.3, 1.0]])
-    risk = jf.EmpiricalRisk.from_margins(lambda w: inputs @ w, jf.losses.Exponential())
-    trajectory = jf.integrate(risk, jnp.zeros(2), clock="loss_time", until=300.0)
-    # Both points are support: the limit solves inputs @ w = 1.
-    limit = jnp.linalg.solve(inputs, jnp.ones(2))
-    w = trajectory.model
-    assert jnp.linalg.norm(w / jnp.linalg.norm(w) - limit / jnp.linalg.norm(limit)) <= 1e-2
-    velocity = trajectory.final.velocity
-    # An explicit method at its stability limit leaves the velocity with noise of sqrt(rtol) or less.
-    assert jnp.linalg.norm(velocity - limit / jnp.linalg.norm(limit)) <= 1e-5
 
 
 def test_an_opaque_loss_reports_underflow():
@@ -148,46 +125,6 @@ def test_an_exactly_stationary_start_goes_nowhere():
     assert jnp.all(trajectory.model.K == 0) and trajectory.final.log_gradient_norm == -jnp.inf
 
 
-def test_an_origin_behind_the_start_changes_neither_field_nor_path():
-    risk, start = instance()
-    (at, here), (off, there) = (jf.Scores(lead).encode(risk, start) for lead in (None, 3.0))
-    # At the start, and further on in the contexts of the start: so both trace one path.
-    for moved in (jnp.sin(jnp.arange(1.0, at.size + 1)), jnp.zeros(at.size)):
-        expected, found = jf.Scores().field(here, at + moved), jf.Scores(3.0).field(there, off + moved)
-        assert abs(found.log_scale - expected.log_scale) <= 1e-13
-        np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-14)
-    # Against the velocity, so that the state itself points along it.
-    unit = expected.gradient / jnp.linalg.norm(expected.gradient)
-    np.testing.assert_allclose(off, -3.0 * unit, atol=1e-14)
-    np.testing.assert_allclose(jf.Scores(3.0).decode(there, off).W, start.W, atol=1e-14)
-
-
-@pytest.mark.slow
-def test_scores_in_more_dimensions_than_tokens_span():
-    """Rows of n(T - 1) n entries in frames of tokens and queries in place of d²; d = 5 is one more than tokens span."""
-    data, head = jf.data.random_tokens(jax.random.key(3), 2, 3, 5)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    start = jf.models.CombinedAttention.init(jax.random.key(4), data, head)
-    state, context = jf.Scores().encode(risk, start)
-    proxy = context[0]
-    assert proxy.frames is not None and proxy.basis.shape == (8, 4)
-    rows = jnp.einsum("ntd,ne->ntde", data.tokens[:, 1:] - data.tokens[:, :1], data.queries).reshape(4, 25)
-    np.testing.assert_allclose(proxy.to_logits.T @ proxy.to_logits, rows @ rows.T, atol=1e-14)
-    # At the start, and further on in the context of the start: so both trace one path.
-    for at in (state, state + jnp.sin(jnp.arange(1.0, state.size + 1))):
-        there = jf.Scores().decode(context, at)
-        gradient, scaled = jf.Scores().field(context, at), risk.scaled_gradient(there)
-        unit = gradient.gradient / jnp.linalg.norm(gradient.gradient)
-        moved = jf.Scores().decode(context, at + unit).W - there.W
-        np.testing.assert_allclose(moved, scaled.gradient.W / jnp.linalg.norm(scaled.gradient.W), atol=1e-14)
-
-
-def test_scores_refuse_what_they_cannot_represent():
-    risk, start = instance(jf.models.FactoredAttention)
-    with pytest.raises(ValueError, match="^coordinates: Scores need CombinedAttention"):
-        jf.integrate(risk, start, clock="log_time", until=1.0, coordinates="scores")
-
-
 def test_implicit_solvers_get_a_root_finder_that_works():
     clock = as_clock("log_time")
     for solver in ("Kvaerno5", diffrax.Kvaerno5()):
@@ -201,22 +138,16 @@ def test_a_trial_step_that_overflows_is_shortened_and_the_flow_goes_on(way):
     # (its third as a lane, whose first step is another) leads to where the field is infinite.
     key_data, key_model = jax.random.split(jax.random.split(jax.random.key(0), 64)[1])
     data, head = jf.data.random_tokens(key_data, 6, 8, 10)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    risk = jf.EmpiricalRisk(data, "logistic")
     start = jf.models.FactoredAttention.init(key_model, data, head)
     controller = diffrax.PIDController(rtol=1e-3, atol=1e-3)
+    how = {"clock": jf.LogTime(), "until": 10.0}
     if way == "integrate":
-        path = jf.integrate(
-            risk, start, clock="log_time", until=10.0, solver="Tsit5", controller=controller, max_steps=200, throw=False
-        )
+        path = jf.integrate(risk, start, solver="Tsit5", controller=controller, max_steps=200, throw=False, **how)
     else:
         drive = Drive(diffrax.Tsit5(), controller, max_steps=200)
-
-        @jax.jit
-        def follow(risk, start):
-            lane = drive.start(risk, start, clock=as_clock("log_time"), coordinates=jf.Weights(), until=10.0)
-            return drive.trajectory(drive.run(lane))
-
-        path = follow(risk, start)
+        run = jax.jit(lambda *at: drive.trajectory(drive.run(drive.start(*at, coordinates=jf.Weights(), **how))))
+        path = run(risk, start)
     # 13 accepted steps and 6 rejected ones; where the step had become NaN the budget of 200 was spent.
     assert bool(path.result == jf.RESULTS.successful) and path.log_time == pytest.approx(10.0)
     assert path.stats["num_rejected_steps"] < path.stats["num_accepted_steps"]

@@ -74,9 +74,3 @@ def test_squared_error_ends_at_the_least_bregman_divergence(p: float) -> None:
     np.testing.assert_allclose(rows @ end, targets, atol=1e-6)
     # Of a divergence known to 1e-14 the minimiser has half of the digits.
     np.testing.assert_allclose(end, found.x, atol=1e-5)
-
-
-def test_a_clock_with_a_cap_is_refused() -> None:
-    risk = jf.EmpiricalRisk((np.eye(2), [1.0, -1.0]), "logistic")
-    with pytest.raises(ValueError, match="clock: a cap"):
-        jf.integrate(risk, Linear(jnp.ones(2)), clock=jf.LogArcLength(cap=10.0), until=1.0, coordinates=Mirror(3.0))

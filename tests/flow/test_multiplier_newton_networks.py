@@ -10,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxflow as jf
-from jaxflow.flow import ArcLength, Drive, Factors, LogArcLength, MultiplierNewton, Scores, Weights
+from jaxflow.flow import ArcLength, Factors, LogArcLength, MultiplierNewton, Scores, Weights
 from jaxflow.flow.margins import AffineMargins, BilinearMargins, PairMargins, QuadraticMargins
 from jaxflow.flow.solvers import as_terms, state_norm
 from jaxflow.flow.system import make_system
@@ -92,15 +92,14 @@ def tokens(model, size):
     data, head = jf.data.random_tokens(KEY, 3, 4, 4)
     start = model.init(KEY, data, head)
     # Far enough out for one token of each query to have all of the attention but e^-20 or less.
-    trained = start.trainable()
-    far = jax.tree.map(lambda x, moves: size * x if moves else x, start, trained)
-    return jf.EmpiricalRisk(data, jf.losses.Logistic()), far
+    far = jax.tree.map(lambda x, moves: size * x if moves else x, start, start.trainable())
+    return jf.EmpiricalRisk(data, "logistic"), far
 
 
-def network(model, n=3, d=4, reduction="mean", alpha=0.7, loss=None, **how):
-    data = jf.data.LinearData(normal(n, d, seed=11), jnp.asarray([1.0, -1.0, 1.0])[:n])
-    start = model.init(KEY, data, alpha=alpha, scheme="random", **how)
-    return jf.EmpiricalRisk(data, jf.losses.Exponential() if loss is None else loss, reduction=reduction), start
+def network(model, reduction="mean", loss="exponential", **how):
+    data = jf.data.LinearData(normal(3, 4, seed=11), jnp.asarray([1.0, -1.0, 1.0]))
+    start = model.init(KEY, data, alpha=0.7, scheme="random", **how)
+    return jf.EmpiricalRisk(data, loss, reduction=reduction), start
 
 
 FIELDS = {
@@ -109,7 +108,7 @@ FIELDS = {
     "diagonal attention": (lambda: tokens(DiagonalAttention, 60.0), Weights()),
     "diagonal": (lambda: network(DiagonalLinearNetwork), Weights()),
     "fully connected": (lambda: network(DeepLinearNetwork, reduction="sum", width=2), Weights()),
-    "convolutional": (lambda: network(LinearConvolutionalNetwork, loss=jf.losses.Logistic()), Weights()),
+    "convolutional": (lambda: network(LinearConvolutionalNetwork, loss="logistic"), Weights()),
     "short filters": (lambda: network(LinearConvolutionalNetwork, sizes=(2,)), Weights()),
     "matrix sensing": (lambda: network(DeepMatrixSensing), Weights()),
 }
@@ -145,20 +144,17 @@ def test_gradient_of_the_first_step_is_that_of_the_coordinates(name):
 def test_agrees_with_newton_for_the_weights():
     risk, model = FIELDS["fully connected"][0]()
 
-    def run(solver):
-        def stage(model, solver, controller, until, clock):
-            drive = Drive(solver, controller, None, 2000)
-            return drive.trajectory(
-                drive.run(drive.start(risk, model, coordinates=Weights(), clock=clock, until=until))
-            )
-
-        near = stage(model, diffrax.Tsit5(), diffrax.PIDController(1e-10, 1e-12), 4.0, ArcLength(timed=False))
-        controller = diffrax.PIDController(rtol=1e-8, atol=1e-10, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-        return stage(near.final.model, solver, controller, 3.0, LogArcLength(unit=4.0, timed=False))
-
+    near = jf.integrate(
+        risk, model, clock=ArcLength(timed=False), until=4.0, controller=diffrax.PIDController(1e-10, 1e-12)
+    )
     plain = diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-10, atol=1e-12, norm=state_norm))
-    ours, theirs = eqx.filter_jit(run)(MultiplierNewton()), eqx.filter_jit(run)(plain)
-    assert ours.result == jf.RESULTS.successful and theirs.result == jf.RESULTS.successful
+    controller = diffrax.PIDController(rtol=1e-8, atol=1e-10, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+    ours, theirs = (
+        jf.integrate(
+            risk, near.model, clock=LogArcLength(unit=4.0, timed=False), until=3.0, solver=x, controller=controller
+        )
+        for x in (MultiplierNewton(), plain)
+    )
     a, b = ravel_pytree(ours.final.model)[0], ravel_pytree(theirs.final.model)[0]
     # Errors of tens of steps of 1e-8 each; Newton's last change in a stage is 1e-6 of the multipliers at most, its
     # error the square of it.
@@ -171,52 +167,20 @@ def test_agrees_with_newton_for_the_weights():
     np.testing.assert_allclose(p, q, rtol=1e-3)
 
 
-@pytest.fixture(scope="module")
-def followed():
-    """A network, and its path until a gap is small enough: one program for all gaps."""
-    risk, model = FIELDS["fully connected"][0]()
-    follow = eqx.filter_jit(lambda risk, model, gap: jf.LinearStaged().follow(risk, model, 1000, gap))
-    return risk, lambda gap: follow(risk, model, jnp.asarray(gap))
-
-
 @pytest.mark.slow
-def test_closes_its_own_gap(followed):
-    risk, follow = followed
-    path = follow(1e-10)
-    final = path.final
-    certificate, direction = network_certificate(risk, final.model, final.velocity, final.multipliers)
-    # What was asked for.
-    assert float(certificate.duality_gap) <= 1e-10
-    assert path.result == jf.RESULTS.event_occurred
-    assert int(path.stats["num_steps"]) < 300
+def test_closes_its_own_gap_and_ends_at_rest_where_no_gap_is_small_enough():
+    risk, model = FIELDS["fully connected"][0]()
+    follow = eqx.filter_jit(lambda gap: jf.LinearStaged().follow(risk, model, 1000, gap))
+    # No certificate satisfies the second one. The floor of the margins is a few over the exponents of 1e12.
+    for gap in (1e-10, 1e-300):
+        path = follow(jnp.asarray(gap))
+        final = path.final
+        certificate, direction = network_certificate(risk, final.model, final.velocity, final.multipliers)
+        assert float(certificate.duality_gap) <= 1e-10
+        assert path.result == jf.RESULTS.event_occurred and int(path.stats["num_steps"]) < 300
+        assert bool(jnp.all(jnp.isfinite(direction)))
+    assert float(stationarity(final)) > STATIONARY
     # A certificate that were always zero would not see another direction.
     wrong = eqx.tree_at(lambda m: m.weights, final.model, tuple(w + 0.1 for w in final.model.weights))
     other, _ = network_certificate(risk, wrong, jax.tree.map(jnp.zeros_like, final.velocity), final.multipliers)
     assert not float(other.duality_gap) <= 1e-10
-    assert bool(jnp.all(jnp.isfinite(direction)))
-
-
-@pytest.mark.slow
-def test_ends_at_rest_where_no_gap_is_small_enough(followed):
-    risk, follow = followed
-    # No certificate satisfies it.
-    path = follow(1e-300)
-    assert path.result == jf.RESULTS.event_occurred
-    final = path.final
-    assert float(stationarity(final)) > STATIONARY
-    certificate, _ = network_certificate(risk, final.model, final.velocity, final.multipliers)
-    # The floor of the margins is a few over the exponents of 1e12.
-    assert float(certificate.duality_gap) <= 1e-10
-
-
-@pytest.mark.parametrize("case", ["depth three", "no margin loss", "not all layers"])
-def test_other_networks_and_losses_are_refused(case):
-    how = {"depth three": {"depth": 3}, "no margin loss": {"loss": jf.losses.Squared()}}.get(case, {})
-    risk, model = network(DiagonalLinearNetwork, **how)
-    if case == "not all layers":
-        first = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, model), (True, False))
-        risk = jf.EmpiricalRisk(risk.data, risk.loss, first)
-    solver = MultiplierNewton()
-    system, x = make_system(LogArcLength(timed=False), Weights(), risk, model)
-    with pytest.raises(ValueError, match="coordinates: Weights gives no margins of this model"):
-        solver.init(as_terms(system.field, solver), jnp.zeros(()), jnp.ones(()), system.start(x), None)

@@ -41,24 +41,14 @@ def test_the_estimate_is_the_rate_of_a_linear_field(rate):
 
 def test_a_stiff_path_is_stopped_and_no_other():
     """Near the minimum of a loss with curvatures of 1 and 1e4 explicit steps are limited by stability."""
-    inputs, targets = jnp.array([[1.0, 0.0], [0.0, 100.0]]), jnp.array([1.0, 1.0])
+    model = eqx.nn.Linear(2, "scalar", use_bias=False, key=jax.random.key(0))
 
-    class Linear(eqx.Module):
-        w: jax.Array
-
-        def __call__(self, x):
-            return x @ self.w
-
-    def steps(inputs, until):
-        risk = jf.EmpiricalRisk((inputs, targets), "squared")
+    def follow(slope, until):
+        risk = jf.EmpiricalRisk((jnp.diag(jnp.array([1.0, slope])), jnp.ones(2)), "squared")
         drive = Drive(diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-8), Stiff(), 1000)
-        model = OwnModel(Linear(jnp.zeros(2)))
-        path = drive.trajectory(
-            drive.run(drive.start(risk, model, clock=jf.LogTime(), coordinates=jf.Weights(), until=until))
-        )
-        return int(path.stats["num_steps"]), path.result
+        lane = drive.start(risk, OwnModel(model), clock=jf.LogTime(), coordinates=jf.Weights(), until=until)
+        return drive.trajectory(drive.run(lane))
 
-    count, result = steps(inputs, 8.0)
-    assert result == jf.RESULTS.event_occurred and count < 200
-    _, result = steps(jnp.eye(2), 1.0)
-    assert result == jf.RESULTS.successful
+    stiff = follow(100.0, 8.0)
+    assert stiff.result == jf.RESULTS.event_occurred and int(stiff.stats["num_steps"]) < 200
+    assert follow(1.0, 1.0).result == jf.RESULTS.successful

@@ -1,13 +1,11 @@
-"""The vertex by pivots, against SciPy's HiGHS and the interior point."""
+"""The vertex by pivots, against SciPy's HiGHS."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from jaxflow.margin import l1 as module
 from jaxflow.margin import max_margin, solve
 from jaxflow.margin.l1_vertex import find_vertex
 
@@ -82,22 +80,3 @@ def test_many_solutions_are_left_to_the_interior_point():
     solution = solve(max_margin(inputs, labels, "l1"))
     assert solution.result == "optimal"
     np.testing.assert_allclose(solution.primal[: D // 2], solution.primal[D // 2 :], atol=1e-9)
-
-
-@pytest.mark.slow
-def test_the_vertex_and_the_interior_point_agree(monkeypatch):
-    rng = np.random.default_rng(1)
-    inputs, labels = rng.normal(size=(5, D)), rng.choice([-1.0, 1.0], 5)
-    pivoted = solve(max_margin(inputs, labels, "l1"))
-
-    def unproved(*constraints):
-        return eqx.tree_at(lambda v: (v.unique, v.end), find_vertex(*constraints), (jnp.asarray(False),) * 2)
-
-    monkeypatch.setattr(module, "find_vertex", unproved)
-    # Another number of starts, which a convex program has no use for, is another program: that of `solve` is compiled.
-    interior = solve(max_margin(inputs, labels, "l1"), starts=1)
-    assert pivoted.result == "optimal" and interior.result == "optimal"
-    assert pivoted.iterations != interior.iterations
-    # The interior point's answer is polished to a gap of 1e-12, and this program is well conditioned.
-    np.testing.assert_allclose(pivoted.primal, interior.primal, atol=1e-10)
-    np.testing.assert_allclose(pivoted.dual, interior.dual, atol=1e-10)

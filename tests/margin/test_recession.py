@@ -92,12 +92,6 @@ def test_scales_of_columns_and_rows_do_not_matter(instances, cones_of) -> None:
     np.testing.assert_array_equal(plain.growing[known], scaled.growing[known])
 
 
-def test_alone_and_in_a_batch_the_answer_is_one(instances, cones_of) -> None:
-    single = jax.jit(recession_cone)
-    alone = [int(single(jnp.asarray(rows)).separability) for rows in instances[:20]]
-    np.testing.assert_array_equal(cones_of(instances).separability.value[:20], alone)
-
-
 def test_what_is_not_finite_is_unknown() -> None:
     assert jax.jit(recession_cone)(jnp.array([[1.0, jnp.nan]])).separability == "unknown"
     assert recession_cone(jnp.zeros((2, 2))).separability == "overlapping"

@@ -6,41 +6,29 @@ import jax.numpy as jnp
 import pytest
 
 from jaxflow.data import TokenData, random_sequences, random_tokens
-from jaxflow.losses import Correlation, Exponential, Logistic, Squared
+from jaxflow.losses import Exponential, Logistic
 from jaxflow.models import (
     CombinedAttention,
     ConcaveHead,
     DiagonalAttention,
     FactoredAttention,
-    LinearHead,
     MLPHead,
     MultiHeadAttention,
     PositionHeads,
+    attention_and_head,
 )
 from jaxflow.risk import EmpiricalRisk
 
 MODELS = [CombinedAttention, FactoredAttention, DiagonalAttention]
-HEADS = ["linear", "mlp", "concave"]
+DATA, V = random_tokens(jax.random.key(0), 3, 4, 3)
 
 
-def make(model, head="linear", loss=None, trainable=None, n=3, T=4, d=3):
-    data, v = random_tokens(jax.random.key(0), n, T, d)
-    heads = {
-        "linear": LinearHead(v),
-        "mlp": MLPHead(jax.random.normal(jax.random.key(2), (5, d))),
-        "concave": ConcaveHead(v, 0.3),
-    }
-    risk = EmpiricalRisk(data, loss or Logistic(), trainable)
-    return risk, model.init(jax.random.key(1), data, heads[head])
+def make(model=CombinedAttention, head=V, loss="logistic", trainable=None, data=DATA):
+    return EmpiricalRisk(data, loss, trainable), model.init(jax.random.key(1), data, head)
 
 
 def everything(model):
     return jax.tree.map(eqx.is_inexact_array, model)
-
-
-def autodiff(risk, model):
-    params, frozen = eqx.partition(model, risk.filter(model))
-    return jax.grad(lambda p: risk(eqx.combine(p, frozen)))(params)
 
 
 def assert_trees_close(a, b, relative):
@@ -48,32 +36,63 @@ def assert_trees_close(a, b, relative):
         assert jnp.max(jnp.abs(x - y)) <= relative * jnp.max(jnp.abs(y))
 
 
-CASES = [(model, head, Logistic()) for model in MODELS for head in HEADS]
-CASES += [(FactoredAttention, "linear", loss) for loss in (Exponential(), Squared(), Correlation())]
+class Bump(eqx.Module):
+    """A module with an array, a number and a function among its leaves."""
+
+    centre: jax.Array
+    width: float
+    shape: object
+
+    def __call__(self, x):
+        return self.shape(-jnp.sum((x - self.centre) ** 2) / self.width)
 
 
-@pytest.mark.parametrize(("model", "head", "loss"), CASES)
-def test_equals_autodiff_where_that_does_not_underflow(model, head, loss):
-    """For all that may be trained: attention's part is that of attention alone."""
-    risk, start = make(model, head, loss, everything)
-    scaled = risk.scaled_gradient(start)
-    full = jax.tree.map(lambda g: jnp.exp(scaled.log_scale) * g, scaled.gradient)
-    # 1e-12: a few thousand roundings; measured at most 1e-14.
-    assert_trees_close(full, autodiff(risk, start), 1e-12)
+HEADS = {
+    "linear": V,
+    "mlp": MLPHead(jax.random.normal(jax.random.key(2), (5, 3))),
+    "concave": ConcaveHead(V, 0.3),
+    "closure": lambda x: jnp.sin(x[0]) - 0.3 * x[1],
+    "module": Bump(V, 2.0, jnp.exp),
+    "network": eqx.nn.MLP(3, "scalar", 4, 1, jnp.tanh, key=jax.random.key(3)),
+}
+CASES = {f"{m.__name__}, {h}": (m, HEADS[h]) for m in MODELS for h in ("linear", "mlp", "concave")}
+CASES |= {h: (CombinedAttention, HEADS[h]) for h in ("closure", "module", "network")}
+CASES |= {loss: (FactoredAttention, V, loss) for loss in ("exponential", "squared", "correlation")}
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_equals_finite_difference(model):
-    risk, start = make(model)
+def assert_equals_autodiff(risk, start):
+    risk.check(start)
     scaled = risk.scaled_gradient(start)
     params, frozen = eqx.partition(start, risk.filter(start))
-    h = 1e-6
-    step = jax.tree.map(lambda g: h * g, scaled.gradient)
-    ahead, behind = (jax.tree.map(lambda p, s, sign=sign: p + sign * s, params, step) for sign in (1, -1))
-    difference = (risk(eqx.combine(ahead, frozen)) - risk(eqx.combine(behind, frozen))) / (2 * h)
-    square = sum(jnp.sum(g**2) for g in jax.tree.leaves(scaled.gradient))
-    # Central differences: h² + eps/h ~ 2e-10, divided by the size of the slope.
-    assert abs(difference - jnp.exp(scaled.log_scale) * square) <= 1e-8
+    naive = jax.grad(lambda p: risk(eqx.combine(p, frozen)))(params)
+    full = jax.tree.map(lambda g: jnp.exp(scaled.log_scale) * g, scaled.gradient)
+    # 1e-12: a few thousand roundings; measured at most 1e-14.
+    assert_trees_close(full, naive, 1e-12)
+    return scaled
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_autodiff_where_that_does_not_underflow(name):
+    """For all that may be trained: attention's part is that of attention alone."""
+    assert_equals_autodiff(*make(*CASES[name], trainable=everything))
+
+
+def test_heads_trained_beside_attention_have_the_gradient_of_autodiff():
+    data, v = random_sequences(jax.random.key(2), 3, 4, 3, k=2, self_attention=False, position_heads=True)
+    assert_equals_autodiff(*make(FactoredAttention, PositionHeads(v), trainable=attention_and_head, data=data))
+    scaled = assert_equals_autodiff(*make(head=HEADS["network"], trainable=attention_and_head))
+    # W, and the weights and biases of two layers.
+    assert len(jax.tree.leaves(scaled.gradient)) == 1 + 4
+
+
+@pytest.mark.parametrize(
+    ("part", "trainable"), [(CombinedAttention, None), (FactoredAttention, attention_and_head)], ids=["W", "KQ, joint"]
+)
+def test_heads_in_parallel_have_the_gradient_of_autodiff(part, trainable):
+    heads = jnp.stack([V, *jax.random.normal(jax.random.key(1), (2, 3))])
+    model = MultiHeadAttention.init(jax.random.key(1), DATA, heads, part)
+    scaled = assert_equals_autodiff(EmpiricalRisk(DATA, "logistic", trainable), model)
+    assert scaled.multipliers.shape == (3, 3, 4)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -85,19 +104,6 @@ def test_stays_of_order_one_at_any_distance(model):
     largest = max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(scaled.gradient))
     assert 1e-6 < largest < 1e6
     assert jnp.isfinite(scaled.log_norm)
-
-
-def test_far_gradient_against_extended_reasoning():
-    """Two tokens, one sequence: p = s(1-s)(γ₁-γ₂)ℓ', known in closed form at any margin."""
-    data = TokenData([[[1.0, 0.0], [-1.0, 0.0]]], [[1.0, 0.0]], [1.0])
-    risk = EmpiricalRisk(data, Correlation())
-    margin = 3000.0
-    model = CombinedAttention(jnp.array([[margin / 2, 0.0], [0.0, 0.0]]), [0.5, 0.0])
-    scaled = risk.scaled_gradient(model)
-    # s₂ = e^-margin/(1+e^-margin); the score difference is 1; dL/da₂ = -s₂(γ₂ - γ̄) = s₂(1-s₂).
-    assert scaled.log_scale == pytest.approx(-margin, abs=1e-9)
-    assert scaled.multipliers[0, 1] == pytest.approx(1.0, abs=1e-12)
-    assert jnp.exp(scaled.log_scale) == 0.0  # ordinary numbers have long underflown
 
 
 @pytest.mark.parametrize("model", [FactoredAttention, DiagonalAttention])
@@ -113,20 +119,18 @@ def test_the_flow_conserves_what_it_says(model):
 def test_permuting_tokens_permutes_multipliers(model):
     risk, start = make(model)
     order = jnp.array([2, 0, 3, 1])
-    data = TokenData(risk.data.tokens[:, order], risk.data.queries, risk.data.labels)
-    permuted = EmpiricalRisk(data, risk.loss).scaled_gradient(start)
-    scaled = risk.scaled_gradient(start)
+    data = TokenData(DATA.tokens[:, order], DATA.queries, DATA.labels)
+    permuted, scaled = EmpiricalRisk(data, risk.loss).scaled_gradient(start), risk.scaled_gradient(start)
     assert jnp.allclose(permuted.multipliers, scaled.multipliers[:, order], atol=1e-14)
     assert jnp.max(jnp.abs(jnp.sum(scaled.multipliers, axis=-1))) <= 1e-15
     assert_trees_close(permuted.gradient, scaled.gradient, 1e-13)
 
 
 def test_a_hidden_token_is_as_good_as_absent():
-    risk, start = make(CombinedAttention)
-    data = risk.data
+    _, start = make()
     mask = jnp.ones((3, 4), bool).at[:, 3].set(False)
-    hidden = EmpiricalRisk(TokenData(data.tokens, data.queries, data.labels, mask), Logistic())
-    absent = EmpiricalRisk(TokenData(data.tokens[:, :3], data.queries, data.labels), Logistic())
+    hidden = EmpiricalRisk(TokenData(DATA.tokens, DATA.queries, DATA.labels, mask), "logistic")
+    absent = EmpiricalRisk(TokenData(DATA.tokens[:, :3], DATA.queries, DATA.labels), "logistic")
     assert float(hidden(start)) == pytest.approx(float(absent(start)), rel=1e-14)
     assert_trees_close(hidden.scaled_gradient(start).gradient, absent.scaled_gradient(start).gradient, 1e-13)
     assert jnp.all(hidden.scaled_gradient(start).multipliers[:, 3] == 0)
@@ -145,15 +149,11 @@ def naive_risk(W, data, heads, causal):
     return total / (n * T)
 
 
-SEQUENCES = [*((model, True) for model in MODELS), (CombinedAttention, False)]
-
-
-@pytest.mark.parametrize(("model", "causal"), SEQUENCES)
+@pytest.mark.parametrize(("model", "causal"), [*((model, True) for model in MODELS), (CombinedAttention, False)])
 def test_several_outputs_have_the_gradient_of_the_definition(model, causal):
     """Causal with a head for each position, or neither."""
     data, v = random_sequences(jax.random.key(0), 2, 4, 3, causal=causal, position_heads=causal)
-    start = model.init(jax.random.key(1), data, PositionHeads(v) if causal else v)
-    risk = EmpiricalRisk(data, Logistic())
+    risk, start = make(model, PositionHeads(v) if causal else v, data=data)
     params, frozen = eqx.partition(start, risk.filter(start))
 
     def naive(params):
@@ -169,8 +169,8 @@ def test_several_outputs_have_the_gradient_of_the_definition(model, causal):
 def test_outputs_that_see_one_token_have_nothing_to_learn():
     data, v = random_sequences(jax.random.key(0), 2, 4, 3)
     mask = jnp.broadcast_to(jnp.arange(4) == 1, (2, 4, 4))
-    blind = EmpiricalRisk(TokenData(data.tokens, data.queries, data.labels, mask), Logistic())
-    scaled = blind.scaled_gradient(CombinedAttention.init(jax.random.key(1), data, v))
+    blind, start = make(head=v, data=TokenData(data.tokens, data.queries, data.labels, mask))
+    scaled = blind.scaled_gradient(start)
     assert jnp.all(scaled.gradient.W == 0) and jnp.all(scaled.multipliers == 0) and jnp.isfinite(scaled.log_scale)
 
 
@@ -182,29 +182,15 @@ def test_log_value_survives_underflow(loss):
     assert logs[-1] == pytest.approx(-1e6)
 
 
-def test_vmap_equals_loop():
-    def scale_and_gradient(key):
-        data, v = random_tokens(key, 3, 4, 3)
-        scaled = EmpiricalRisk(data, Logistic()).scaled_gradient(FactoredAttention.init(key, data, v))
-        return scaled.log_scale, scaled.gradient.K
-
-    keys = jax.random.split(jax.random.key(5), 4)
-    scales, gradients = jax.vmap(scale_and_gradient)(keys)
-    for i, key in enumerate(keys):
-        scale, gradient = scale_and_gradient(key)
-        assert jnp.allclose(scales[i], scale, rtol=1e-13) and jnp.allclose(gradients[i], gradient, rtol=1e-11)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "build, name",
+    "model, name",
     [
-        (lambda v: FactoredAttention(jnp.zeros((2, 4)), jnp.zeros((2, 4)), v), "K"),
-        (lambda v: DiagonalAttention(jnp.zeros(2), jnp.zeros(2), v), "k"),
-        (lambda v: MultiHeadAttention([CombinedAttention(jnp.eye(2), v)]), "W"),
+        (FactoredAttention(jnp.zeros((2, 4)), jnp.zeros((2, 4)), V), "K"),
+        (DiagonalAttention(jnp.zeros(2), jnp.zeros(2), V), "k"),
+        (MultiHeadAttention([CombinedAttention(jnp.eye(2), V)]), "W"),
     ],
 )
-def test_wrong_shapes_name_the_parameter(build, name):
-    data, v = random_tokens(jax.random.key(0), 2, 3, 3)
+def test_wrong_shapes_name_the_parameter(model, name):
     with pytest.raises(ValueError, match=rf"^{name}: "):
-        EmpiricalRisk(data, Logistic()).check(build(v))
+        EmpiricalRisk(DATA, "logistic").check(model)

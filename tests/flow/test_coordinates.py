@@ -1,0 +1,127 @@
+"""All coordinates give back the weights, and their field is that of the weights: so all trace one path."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.data import TokenData
+from jaxflow.flow import Factors, Halves, LayerScores, Scores
+from jaxflow.flow.solvers import state_norm
+from jaxflow.models import (
+    CombinedAttention,
+    DiagonalAttention,
+    DiagonalLinearNetwork,
+    FactoredAttention,
+    MultiHeadAttention,
+)
+
+KEY = jax.random.key(1)
+
+
+def tokens(n, T, d, queries=None, hidden=False):
+    data, head = jf.data.random_tokens(jax.random.key(0), n, T, d, score_gap=0.1)
+    if queries is not None:
+        asked = jax.random.normal(jax.random.key(2), (n, queries, d))
+        labels = jnp.where(jnp.arange(queries) % 2 == 0, 1.0, -1.0)[None, :] * data.labels[:, None]
+        data = TokenData(data.tokens, asked, labels)
+    if hidden:
+        data = TokenData(data.tokens, data.queries, data.labels, jnp.arange(T)[None] < jnp.array([[T], [2], [T - 1]]))
+    return data, head
+
+
+def case(coordinates, kind, *shape, m=None, **how):
+    data, head = tokens(*shape, **how)
+    more = {} if m is None else {"m": m}
+    heads = jnp.stack([head, jnp.roll(head, 1)]) if kind is MultiHeadAttention else head
+    return coordinates, data, kind.init(KEY, data, heads, **more)
+
+
+def network():
+    data = jf.data.LinearData(jax.random.normal(KEY, (5, 3)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0]))
+    return Halves(), data, DiagonalLinearNetwork.init(KEY, data, alpha=0.7, scheme="random")
+
+
+CASES = {
+    "scores": lambda: case(Scores(3.0), CombinedAttention, 3, 4, 3),
+    # d is one more than tokens span: rows of n(T - 1) n entries in frames of tokens and queries in place of d².
+    "scores in frames": lambda: case(Scores(), CombinedAttention, 2, 3, 5),
+    "scores of layers": lambda: case(LayerScores(), MultiHeadAttention, 3, 4, 3),
+    # Token differences span 4 dimensions, queries 2, rows 6 of 7 columns.
+    "factors": lambda: case(Factors(), FactoredAttention, 2, 3, 9, m=7),
+    "factors, two queries": lambda: case(Factors(), FactoredAttention, 2, 3, 9, m=7, queries=2),
+    "factors, all dimensions": lambda: case(Factors(), FactoredAttention, 4, 4, 3),
+    "halves": lambda: case(Halves(), DiagonalAttention, 3, 4, 3),
+    "halves, hidden tokens": lambda: case(Halves(), DiagonalAttention, 3, 4, 3, hidden=True),
+    "halves, two queries": lambda: case(Halves(), DiagonalAttention, 3, 4, 3, queries=2),
+    "halves of a network": network,
+}
+SHAPES = {
+    "scores in frames": [(4,)],
+    "factors": [(4, 6), (2, 6)],
+    "factors, two queries": [(4, 7), (4, 7)],
+    "factors, all dimensions": [(3, 3), (3, 3)],
+}
+QUICK = ("scores", "factors", "halves, hidden tokens")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_the_field_is_that_of_the_weights(name):
+    coordinates, data, model = CASES[name]()
+    risk = jf.EmpiricalRisk(data, "logistic")
+    state, context = coordinates.encode(risk, model)
+    assert name != "scores in frames" or context[0].frames is not None
+    assert name not in SHAPES or [x.shape for x in jax.tree.leaves(state)] == SHAPES[name]
+    for ours, theirs in zip(jax.tree.leaves(coordinates.decode(context, state)), jax.tree.leaves(model), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-14)
+
+    @eqx.filter_jit
+    def both(risk, context, state):
+        ours = coordinates.field(context, state)
+        # The gradient pushed forward, not only its norm.
+        there, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
+        theirs = risk.scaled_gradient(there)
+        moves = eqx.filter(pushed, risk.filter(there))
+        return (ours.log_scale, ours.multipliers, moves), (theirs.log_scale, theirs.multipliers, theirs.gradient)
+
+    # At the start, and further on in the context of the start; far out attention is of the order of e^-1e4.
+    for size in (1.0, 3.0, 1e4):
+        at = state if size == 1.0 else jax.tree.map(lambda x, size=size: size * jnp.sin(3 * x), state)
+        (scale, *ours), (expected, *theirs) = both(risk, context, at)
+        np.testing.assert_allclose(scale, expected, rtol=1e-12, atol=1e-12)
+        factor, digits = jnp.exp(scale - expected), 1e-13 * max(10.0, abs(float(scale)))
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            # Sums of some fifty products each, and roundings of exponents, of their size times 1e-16.
+            np.testing.assert_allclose(factor * a, b, rtol=0, atol=digits * float(jnp.max(jnp.abs(b))))
+
+
+def test_an_origin_behind_the_start_lies_against_its_velocity():
+    coordinates, data, model = CASES["scores"]()
+    state, context = coordinates.encode(jf.EmpiricalRisk(data, "logistic"), model)
+    gradient = coordinates.field(context, state).gradient
+    np.testing.assert_allclose(state, -3.0 * gradient / jnp.linalg.norm(gradient), atol=1e-14)
+
+
+def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
+    n, T, d, extra = 2, 3, 4, 2
+    # Of the first sequence the first token is hidden, of the second one in between and the last.
+    shown = np.array([[False, True, False, True, True], [True, False, True, True, False]])
+    data, head = tokens(n, T, d)
+    model = CombinedAttention.init(KEY, data, head)
+    long = np.full((n, T + extra, d), np.nan)
+    long[shown] = np.asarray(data.tokens).reshape(-1, d)
+    padded = TokenData(long, data.queries, data.labels, shown)
+
+    size = n * (T - 1)
+    state = jax.random.normal(jax.random.key(2), (size,))
+    longer = jnp.pad(state, (0, n * extra))
+    fields = []
+    for given, at in ((data, state), (padded, longer)):
+        _, context = Scores().encode(jf.EmpiricalRisk(given, "logistic"), model)
+        fields.append(Scores().field(context, at).gradient)
+    np.testing.assert_allclose(np.abs(fields[1][:size]), np.abs(fields[0]), rtol=1e-12)
+    np.testing.assert_array_equal(fields[1][size:], 0.0)
+    # Of what never moves the error is zero, which does not count.
+    assert state_norm((longer,)) == state_norm((state,))
