@@ -1,5 +1,11 @@
-"""Many classes under cross-entropy: linear models of every kind of data, homogeneous networks, descent."""
+"""Many classes under cross-entropy, by their numbers or by frequencies: where linear models end, and descent.
 
+With frequencies of next words after contexts h the direction is min ||W|| s.t. (e_z - e_v)' W h >= 1 for continuations
+z and other words v, zero for two continuations; the point is the minimum over the span of the latter, where outputs
+differ by log-odds (Thrampoulidis 2024).
+"""
+
+import importlib
 from typing import Any
 
 import equinox as eqx
@@ -7,29 +13,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 import jaxflow as jf
 
+# Solutions by CVXPY, and tables of next words: those of the benchmark.
+pytest.importorskip("cvxpy", reason="CVXPY is not installed")
+next_tokens = importlib.import_module("next_tokens")
 N, D, C = 12, 6, 3
+CONTEXTS, WORDS, EACH = next_tokens.CONTEXTS, next_tokens.WORDS, 6
 
 
-def linear(W: jax.Array) -> eqx.nn.Linear:
+def linear(W: Any) -> eqx.nn.Linear:
     layer = eqx.nn.Linear(W.shape[1], W.shape[0], use_bias=False, key=jax.random.key(0))
-    return eqx.tree_at(lambda m: m.weight, layer, W)
+    return eqx.tree_at(lambda m: m.weight, layer, jnp.asarray(W))
 
 
 @jax.jit
 @jax.vmap
 def limits_of(inputs: jax.Array, labels: jax.Array, start: jax.Array) -> Any:
-    risk = jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), "cross_entropy")
-    return jf.find_limit(risk, linear(start), throw=False)
+    return jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), linear(start), throw=False)
 
 
 def separable(rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    W = rng.normal(size=(C, D))
     inputs = rng.normal(size=(N, D))
-    return inputs, np.argmax(inputs @ W.T, axis=1)
+    return inputs, np.argmax(inputs @ rng.normal(size=(D, C)), axis=1)
 
 
 def overlapping(rng: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -56,93 +63,68 @@ def batch() -> tuple[Any, ...]:
     made = [KINDS[name](rng) for name in KINDS for _ in range(2)]
     inputs, labels = (np.stack(part) for part in zip(*made, strict=True))
     starts = rng.normal(size=(len(made), C, D))
-    return inputs, labels, starts, limits_of(jnp.asarray(inputs), jnp.asarray(labels), jnp.asarray(starts))
+    return inputs, labels, starts, limits_of(inputs, labels, starts)
+
+
+def others_of(labels: np.ndarray, classes: int) -> np.ndarray:
+    """The classes beside those of the data, in the order of the margins."""
+    return np.array([[j for j in range(classes) if j != y] for y in labels])
 
 
 def rows_of(inputs: np.ndarray, labels: np.ndarray, classes: int = C) -> np.ndarray:
-    pairs, eye = zip(inputs, labels, strict=True), np.eye(classes)
-    return np.array([[np.kron(eye[y] - eye[j], x) for j in range(classes) if j != y] for x, y in pairs])
-
-
-def svm(rows: np.ndarray, still: np.ndarray) -> np.ndarray:
-    """The direction of CVXPY's multiclass SVM, `still` zero; active constraints solved again by least squares."""
-    cvxpy = pytest.importorskip("cvxpy")
-    w = cvxpy.Variable(rows.shape[1])
-    held = [still @ w == 0] if len(still) else []
-    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w)), [rows @ w >= 1, *held]).solve(
-        solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10
+    eye = np.eye(classes)
+    others = others_of(labels, classes)
+    return np.array(
+        [[np.kron(eye[y] - eye[j], x) for j in row] for x, y, row in zip(inputs, labels, others, strict=True)]
     )
-    active = rows[rows @ w.value <= 1.0 + 1e-6]
-    right = np.concatenate([np.ones(len(active)), np.zeros(len(still))])
-    sharp = np.linalg.lstsq(np.concatenate([active, still]), right, rcond=None)[0]
-    assert np.min(rows @ sharp) > 1.0 - 1e-9
-    assert np.linalg.norm(sharp - w.value) <= 1e-5 * np.linalg.norm(sharp)
-    return sharp / np.linalg.norm(sharp)
 
 
-def minimum(rows: np.ndarray, still: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """SciPy's minimum over start + span of the margins that are `still`, with one step of Newton's method."""
-    values, vectors = np.linalg.svd(rows[still])[1:]
-    basis = vectors[: np.sum(values > 1e-10 * values[0])]
-    inner, begun = rows @ basis.T, rows @ start
-
-    def shares(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        sizes = np.where(still, np.exp(-(begun + inner @ z)), 0.0)
-        total = sizes.sum(1, keepdims=True)
-        return sizes / (1.0 + total), np.log1p(total)
-
-    def slope(z: np.ndarray) -> np.ndarray:
-        return -np.einsum("ij,ijm->m", shares(z)[0], inner)
-
-    def hessian(z: np.ndarray) -> np.ndarray:
-        p = shares(z)[0]
-        mean = np.einsum("ij,ijm->im", p, inner)
-        return np.einsum("ij,ijm,ijk->mk", p, inner, inner) - mean.T @ mean
-
-    z = minimize(lambda z: shares(z)[1].sum(), np.zeros(len(basis)), jac=slope, hess=hessian, method="trust-exact").x
-    for _ in range(3):
-        z = z - np.linalg.solve(hessian(z), slope(z))
-    return start + basis.T @ z
+def minimum(inputs: np.ndarray, labels: np.ndarray, still: np.ndarray) -> np.ndarray:
+    """Of the margins that are `still`, over their span, by CVXPY."""
+    features = np.array([[np.kron(row, x) for row in np.eye(C)] for x in inputs])
+    counts = np.eye(C)[labels]
+    np.put_along_axis(counts, others_of(labels, C), still.astype(float), axis=1)
+    return next_tokens.minimum(features, np.eye(C)[labels], counts, rows_of(inputs, labels)[still])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "at"), [(name, 2 * k + i) for k, name in enumerate(KINDS) for i in range(2)])
-def test_a_linear_model_ends_where_cvxpy_and_scipy_say(batch: tuple[Any, ...], kind: str, at: int) -> None:
-    inputs, labels, starts, limits = (jax.tree.map(lambda x: x[at], part) for part in batch)
-    assert limits.linear.separability == kind
-    assert limits.outcome == ("finite_stationary_point" if kind == "overlapping" else "globally_optimal")
-    rows, growing = rows_of(inputs, labels), limits.linear.growing
+def test_a_linear_model_ends_where_cvxpy_says(batch: tuple[Any, ...], kind: str, at: int) -> None:
+    inputs, labels, start, limit = (jax.tree.map(lambda x: x[at], part) for part in batch)
+    assert limit.linear.separability == kind
+    assert limit.outcome == ("finite_stationary_point" if kind == "overlapping" else "globally_optimal")
+    rows, growing = rows_of(inputs, labels), limit.linear.growing
     if kind == "quasi_separable":
         # Of the first nine the one margin that has the other label of their input on the other side.
-        others = np.array([[j for j in range(C) if j != y] for y in labels])
         doubled = np.concatenate([labels[6:9], labels[6:9], labels[:3], -np.ones(3)])
-        np.testing.assert_array_equal(growing, others != doubled[:, None])
-        apart = limits.linear.component.module.weight.reshape(-1) - minimum(rows, ~growing, np.zeros(C * D))
-        assert np.linalg.norm(apart) <= 1e-8
+        np.testing.assert_array_equal(growing, others_of(labels, C) != doubled[:, None])
+        component = limit.linear.component.module.weight.reshape(-1)
+        assert np.linalg.norm(component - minimum(inputs, labels, ~growing)) <= 1e-8
     if kind == "overlapping":
-        assert not growing.any() and limits.stationary.error <= 1e-8
-        point = minimum(rows, ~growing, starts.reshape(-1))
-        apart = limits.end.module.weight.reshape(-1) - point
+        assert not growing.any() and limit.stationary.error <= 1e-8
+        start, seen = start.reshape(-1), rows.reshape(-1, C * D)
+        # What no margin sees stays where it was.
+        point = start - np.linalg.pinv(seen, rcond=1e-10) @ (seen @ start) + minimum(inputs, labels, ~growing)
+        apart = limit.end.module.weight.reshape(-1) - point
         assert np.linalg.norm(apart) <= 1e-8 * np.linalg.norm(point)
         return
-    assert limits.excess <= 1e-8 and (kind == "quasi_separable" or growing.all())
-    direction = limits.flow_direction.module.weight.reshape(-1)
-    assert np.linalg.norm(direction - svm(rows[growing], rows[~growing])) <= 1e-8
-    np.testing.assert_allclose(limits.details.margin, np.min(rows[growing] @ direction), rtol=1e-8)
+    assert limit.excess <= 1e-8 and (kind == "quasi_separable" or growing.all())
+    direction = limit.flow_direction.module.weight.reshape(-1)
+    assert np.linalg.norm(direction - next_tokens.svm(rows[growing], rows[~growing])) <= 1e-8
+    np.testing.assert_allclose(limit.details.margin, np.min(rows[growing] @ direction), rtol=1e-8)
 
 
 @pytest.mark.slow
 def test_more_parameters_than_margins_are_projected_in_coordinates_of_all() -> None:
     """The flow is in coordinates of the span of its rows, in which zeros of the rows that stay are roundings."""
     n, d, classes, rng = 8, 9, 6, np.random.default_rng(0)
-    made = [quasi_separable(rng, n, d, classes) for _ in range(4)]
-    inputs, labels = (np.stack(part) for part in zip(*made, strict=True))
-    limits = limits_of(jnp.asarray(inputs), jnp.asarray(labels), jnp.zeros((4, classes, d)))
+    inputs, labels = map(np.stack, zip(*(quasi_separable(rng, n, d, classes) for _ in range(4)), strict=True))
+    limits = limits_of(inputs, labels, np.zeros((4, classes, d)))
     np.testing.assert_array_equal(limits.outcome.value, jf.Outcome.globally_optimal)
     grows, directions = (np.asarray(x) for x in (limits.linear.growing, limits.flow_direction.module.weight))
     for x, y, growing, direction in zip(inputs, labels, grows, directions, strict=True):
         rows = rows_of(x, y, classes)
-        assert np.linalg.norm(direction.reshape(-1) - svm(rows[growing], rows[~growing])) <= 1e-8
+        assert np.linalg.norm(direction.reshape(-1) - next_tokens.svm(rows[growing], rows[~growing])) <= 1e-8
 
 
 def test_what_is_printed_counts_pairs() -> None:
@@ -152,63 +134,75 @@ def test_what_is_printed_counts_pairs() -> None:
     assert "The other pairs" in str(limit) and "Theorem 7" in str(limit)
 
 
-@pytest.mark.slow
-def test_two_classes_go_where_the_logistic_loss_goes() -> None:
-    inputs, labels = np.random.default_rng(1).normal(size=(8, 3)), np.arange(8) % 2
-    many = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), linear(jnp.zeros((2, 3))))
-    two = jf.find_limit(
-        jf.EmpiricalRisk((inputs, labels), "logistic"),
-        eqx.nn.Linear(3, "scalar", use_bias=False, key=jax.random.key(0)),
-    )
-    assert many.outcome == two.outcome and many.linear.separability == two.linear.separability
-    W = many.end.module.weight if many.point is not None else many.flow_direction.module.weight
-    np.testing.assert_allclose(W[1], -W[0], atol=1e-8)
-
-
-class TwoLayers(eqx.Module):
-    """A ReLU network with an output for each class."""
-
-    W: jax.Array
-    A: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.A @ jax.nn.relu(self.W @ x)
-
-
-def test_a_relu_network_ends_at_a_kkt_point_of_all_margins() -> None:
-    """The conditions of Lyu and Li (2020), appendix G, put together in NumPy from the answer's numbers alone."""
-    keys = jax.random.split(jax.random.key(2), 4)
-    inputs = jax.random.normal(keys[0], (6, 2))
-    labels = np.asarray(jnp.argmax(inputs @ jax.random.normal(keys[1], (2, C)), axis=1))
-    model = TwoLayers(jax.random.normal(keys[2], (6, 2)), 0.5 * jax.random.normal(keys[3], (C, 6)))
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), model)
-    assert limit.outcome == "kkt_point" and limit.kkt_residual <= 1e-8
-    np.testing.assert_allclose(limit.degree, 2.0)
-    x, W, A = np.asarray(inputs), np.asarray(limit.direction.W), np.asarray(limit.direction.A)
-    scores = np.maximum(x @ W.T, 0.0) @ A.T
-    lead = np.array([[scores[i, y] - scores[i, j] for j in range(C) if j != y] for i, y in enumerate(labels)])
-    np.testing.assert_allclose(lead.min(), limit.margin, rtol=1e-10)
-    scale = lead.min() ** -0.5
-    W, A, lead = scale * W, scale * A, lead / lead.min()
-    lam = np.asarray(limit.kkt.multipliers).reshape(lead.shape)
-    assert np.all(lam >= 0) and np.max(lam * (lead - 1.0)) <= 1e-7 * lam.sum() and np.sum(lam > 0) > len(labels) // 2
-    # What every output is pushed by: up by all of its datum's multipliers, down by its own.
-    push = np.zeros_like(scores)
-    for i, y in enumerate(labels):
-        others = [j for j in range(C) if j != y]
-        push[i, y], push[i, others] = lam[i].sum(), -lam[i]
-    gates = np.asarray(limit.kkt.gates).reshape(6, 6).T
-    left_A = A - push.T @ np.maximum(x @ W.T, 0.0)
-    left_W = W - np.einsum("ic,cu,iu,id->ud", push, A, gates, x)
-    size = np.sqrt(np.sum(W**2) + np.sum(A**2))
-    assert np.sqrt(np.sum(left_A**2) + np.sum(left_W**2)) <= 1e-7 * size
-
-
 def test_normalised_descent_approaches_the_multiclass_svm() -> None:
     inputs, labels = separable(np.random.default_rng(4))
     risk = jf.EmpiricalRisk((inputs, labels), "cross_entropy")
     path: Any = jf.descend(risk, linear(jnp.zeros((C, D))), steps=4000, learning_rate=0.1, save_at=[100, 1000, 4000])
-    best = svm(rows_of(inputs, labels).reshape(-1, C * D), np.zeros((0, C * D)))
+    best = next_tokens.svm(rows_of(inputs, labels).reshape(-1, C * D), np.zeros((0, C * D)))
     W = np.asarray(path.saved.model.weight).reshape(3, -1)
     apart = np.linalg.norm(W / np.linalg.norm(W, axis=1, keepdims=True) - best, axis=1)
     assert apart[0] > 2.0 * apart[1] > 4.0 * apart[2] > 0.0
+
+
+@pytest.fixture(scope="module")
+def tables() -> tuple[Any, ...]:
+    """Tables with one-hot embeddings of their contexts, and with random ones, from random starts."""
+    rng = np.random.default_rng(0)
+    often = np.stack([next_tokens.frequencies(rng) for _ in range(2 * EACH)])
+    inputs = np.concatenate([np.tile(np.eye(CONTEXTS), (EACH, 1, 1)), rng.normal(size=(EACH, CONTEXTS, CONTEXTS))])
+    return inputs, often, limits_of(inputs, often, rng.normal(size=(2 * EACH, WORDS, CONTEXTS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", range(2 * EACH))
+def test_both_parts_of_a_table_are_those_of_cvxpy(tables: tuple[Any, ...], at: int) -> None:
+    inputs, often, limit = (jax.tree.map(lambda x: x[at], part) for part in tables)
+    assert limit.outcome == "globally_optimal" and limit.excess <= 1e-8
+    others = others_of(np.argmax(often, axis=1), WORDS)
+    np.testing.assert_array_equal(limit.linear.growing, np.take_along_axis(often, others, axis=1) == 0)
+    grow, stay = next_tokens.rows_of(inputs, often)
+    direction = np.ravel(limit.flow_direction.module.weight)
+    assert np.linalg.norm(direction - next_tokens.svm(grow, stay)) <= 1e-7
+    component = np.asarray(limit.linear.component.module.weight)
+    best = next_tokens.table_minimum(inputs, often, stay)
+    assert np.linalg.norm(np.ravel(component) - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
+    for f, y in zip(inputs @ component.T, often, strict=True):
+        some = y > 0
+        np.testing.assert_allclose(np.diff(f[some]), np.diff(np.log(y[some])), atol=1e-9)
+
+
+@pytest.mark.slow
+def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
+    """Every word follows every context: no output diverges, and the entropy is not reached."""
+    rng = np.random.default_rng(3)
+    inputs, often = rng.normal(size=(8, 3)), rng.dirichlet(np.ones(4), size=8)
+    risk = jf.EmpiricalRisk((inputs, often), "cross_entropy")
+    limit = jf.find_limit(risk, linear(np.zeros((4, 3))))
+    assert limit.outcome == "finite_stationary_point" and limit.error <= 1e-8
+    shares = jax.nn.softmax(inputs @ limit.point.weight.T, axis=-1)
+    np.testing.assert_allclose((shares - often).T @ inputs, 0.0, atol=1e-12)
+    assert risk(limit.point) > np.mean(-np.sum(often * np.log(often), axis=1)) + 1e-3
+
+
+@pytest.mark.slow
+def test_one_continuation_is_a_class() -> None:
+    rng = np.random.default_rng(4)
+    inputs, labels = rng.normal(size=(4, 5)), np.array([0, 2, 1, 0])
+    start = linear(rng.normal(size=(3, 5)))
+    number, often = (
+        jf.find_limit(jf.EmpiricalRisk((inputs, said), "cross_entropy"), start) for said in (labels, np.eye(3)[labels])
+    )
+    assert number.outcome == often.outcome == "globally_optimal"
+    np.testing.assert_array_equal(number.linear.growing, often.linear.growing)
+    np.testing.assert_allclose(often.direction.weight, number.direction.weight, atol=2e-9)
+    assert "Thrampoulidis" in str(often) and "margins of all pairs of a datum and another class" in str(often)
+
+
+def test_of_a_network_on_frequencies_nothing_is_claimed() -> None:
+    rng = np.random.default_rng(5)
+    risk = jf.EmpiricalRisk((rng.normal(size=(4, 3)), np.full((4, 2), 0.5)), "cross_entropy")
+    network = eqx.nn.MLP(3, 2, 4, 1, use_bias=False, use_final_bias=False, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="^loss: with frequencies of classes no theorem on the limit is known but of"):
+        jf.find_limit(risk, network)
+    path: Any = jf.descend(risk, network, steps=20, learning_rate=0.1)
+    assert risk(path.final.model) < risk(network)

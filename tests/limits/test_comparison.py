@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array
 
 import jaxflow as jf
 
@@ -23,13 +22,6 @@ OPTIMIZERS = {
     "linf": optax.sign_sgd(schedule),
     "spectral": optax.contrib.muon(schedule, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=20, beta=0.0, nesterov=False),
 }
-
-
-class Classes(eqx.Module):
-    V: Array
-
-    def __call__(self, x):
-        return self.V @ x
 
 
 def matrices(seed):
@@ -74,7 +66,8 @@ def test_a_vector_and_its_excess():
 def test_many_classes_have_the_program_of_their_limit():
     rng = np.random.default_rng(0)
     data = jnp.asarray(rng.normal(size=(5, 6))), jnp.asarray(rng.integers(0, 3, 5))
-    risk, start = jf.EmpiricalRisk(data, "cross_entropy"), Classes(jnp.zeros((3, 6)))
+    start = eqx.nn.Linear(6, 3, use_bias=False, key=jax.random.key(0))
+    risk = jf.EmpiricalRisk(data, "cross_entropy")
     limit = jf.find_limit(risk, start)
     found = jf.limits.compare(limit.direction, risk)
     assert found.norms == ("l2", "linf", "spectral", "nuclear") and np.all(found.result.value == 1)
@@ -103,47 +96,27 @@ def test_attention_is_compared_in_the_tokens_at_its_end():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("margins", "weights", "norms", "message"),
     [
-        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, ["l3"]), "norms: unknown name 'l3'"),
-        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, []), "norms: expected a list of norms"),
-        (
-            lambda risk: jf.limits.compare(
-                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: w**2, "exponential"), ["l2"]
-            ),
-            "path: expected outputs that are linear",
-        ),
-        (
-            lambda risk: jf.limits.compare(
-                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: 2 * w, "exponential"), ["nuclear"]
-            ),
-            "norms: the nuclear norm needs a matrix",
-        ),
-        (
-            lambda risk: jf.limits.compare(
-                (jnp.ones(2), jnp.ones(2)), jf.EmpiricalRisk.from_margins(lambda w: w[0] + w[1], "exponential")
-            ),
-            "path: expected a model that trains one array",
-        ),
+        (None, jnp.ones((3, 4)), ["l3"], "norms: unknown name 'l3'"),
+        (None, jnp.ones((3, 4)), [], "norms: expected a list of norms"),
+        (lambda w: w**2, jnp.ones(2), ["l2"], "path: expected outputs that are linear"),
+        (lambda w: 2 * w, jnp.ones(2), ["nuclear"], "norms: the nuclear norm needs a matrix"),
+        (lambda w: w[0] + w[1], (jnp.ones(2), jnp.ones(2)), None, "path: expected a model that trains one array"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input_is_named(margins, weights, norms, message):
+    risk = jf.EmpiricalRisk.from_margins(margins, "exponential") if margins else matrices(0)
     with pytest.raises(ValueError, match=message):
-        call(matrices(0))
+        jf.limits.compare(weights, risk, norms)
 
 
 @pytest.mark.slow
-def test_a_plot_has_a_curve_for_each_norm():
+def test_a_batch_by_vmap_and_a_plot_of_a_curve_for_each_norm():
     risk = matrices(0)
     path = jf.descend(risk, jnp.zeros((3, 4)), steps=20, save_at=jnp.array([5, 20]))
-    (axis,) = jf.limits.compare(path, risk).plot().axes
+    found = jf.limits.compare(path, risk)
+    batch = jax.vmap(lambda V: jf.limits.compare(V, risk, ["l2"]))(path.saved.model)
+    np.testing.assert_allclose(batch.excess[:, 0, 0], found.excess[0], rtol=1e-9)
+    (axis,) = found.plot().axes
     assert [line.get_label() for line in axis.lines] == ["l2", "linf", "spectral", "nuclear"]
-
-
-@pytest.mark.slow
-def test_a_batch_by_vmap():
-    risk = matrices(0)
-    starts = jax.random.normal(jax.random.key(0), (2, 3, 4))
-    found = jax.vmap(lambda V: jf.limits.compare(V, risk, ["l2"]))(starts)
-    one = jf.limits.compare(starts[1], risk, ["l2"])
-    np.testing.assert_allclose(found.excess[1], one.excess, rtol=1e-9)

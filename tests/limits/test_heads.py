@@ -1,13 +1,12 @@
 """Limits under heads that are not linear: a user's own, mixtures of tokens, kinks; and layers in parallel."""
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.limits import HeadState, find_limit, find_limits
+from jaxflow.limits import find_limit, find_limits
 from jaxflow.margin import attention_svm, solve
 
 N, T, D = 3, 4, 4
@@ -34,8 +33,6 @@ def test_a_users_head_has_a_certified_limit():
     assert jnp.max(jnp.abs(limit.flow_direction - direction)) <= 1e-6 * jnp.max(jnp.abs(direction))
     linear_head = [a for a in limit.prediction.assumptions if "linear" in a.statement]
     assert len(linear_head) == 1 and not bool(linear_head[0].holds)
-    path = jf.integrate(risk, model, clock="log_time", until=3.0, save_at=jnp.array([1.0, 3.0]))
-    assert path.points.model.W.shape == (2, D, D)
     # The head is still the user's.
     x = risk.data.tokens[0, 0]
     assert jnp.allclose(limit.trajectory.final.model.head(x), user(x), rtol=1e-15)
@@ -54,15 +51,10 @@ def concave(lam):
 MIXED = 1e-3
 
 
-@pytest.fixture(scope="module")
-def mixture():
-    risk, model = concave(0.3)
-    return risk, model, find_limit(risk, model, gap=MIXED)
-
-
 @pytest.mark.slow
-def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm(mixture):
-    risk, model, limit = mixture
+def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm():
+    risk, model = concave(0.3)
+    limit = find_limit(risk, model, gap=MIXED)
     # s* = Proj(γ/2λ) on two tokens: s₁ − s₂ = (γ₁ − γ₂)/2λ = 1/6.
     target = jnp.array([7 / 12, 5 / 12, 0, 0, 0])
     attention = limit.trajectory.final.model.attention(risk.data)[0]
@@ -79,67 +71,39 @@ def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm(mixture):
     assert away <= (jnp.sqrt(2.1 * jnp.maximum(limit.excess, 0.0)) + 1e-6) * jnp.linalg.norm(expected)
     # The flow certifies itself as far as it can be resolved.
     assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap <= MIXED
-
-
-def test_the_finite_component_sets_the_proportions(mixture):
-    risk, _, limit = mixture
-    finite = limit.finite_component()
-    attention = jf.models.CombinedAttention(finite.primal, jnp.ones(5)).attention(risk.data)[0]
+    # The finite component sets the proportions.
+    finite = limit.finite_component().primal
+    attention = jf.models.CombinedAttention(finite, jnp.ones(5)).attention(risk.data)[0]
     assert float(attention[0] / attention[1]) == pytest.approx(7 / 5, rel=1e-7)
     # W(k) = W^fin + R W^mm: what is left of the weights beside the two is nothing (zero start, tokens orthonormal).
     W = limit.trajectory.final.model.combined_weights()
     unit = limit.direction / jnp.linalg.norm(limit.direction)
-    rest = W - jnp.sum(W * unit) * unit
-    across = finite.primal - jnp.sum(finite.primal * unit) * unit
+    rest, across = (part - jnp.sum(part * unit) * unit for part in (W, finite))
     assert jnp.linalg.norm(rest - across) <= 0.2 * jnp.linalg.norm(W) and jnp.linalg.norm(across) > 0.1
 
 
 def test_one_selected_token_has_no_finite_component():
-    risk, model = concave(0.01)
     # A gap is part of what is compiled: that of the mixture, to run its program.
-    limit = find_limit(risk, model, gap=MIXED)
+    limit = find_limit(*concave(0.01), gap=MIXED)
     assert limit.selection.tolist() == [[True, False, False, False, False]]
     assert jnp.all(limit.finite_component().primal == 0)
 
 
 @pytest.mark.slow
-def test_a_flow_along_a_kink_is_reported():
-    """Label −1 wants the head small: the mixture slides along 1⊤ReLU = 0's edge."""
-    tokens = jnp.array([[[1.0, 0.2], [-0.8, 0.3]]])
-    data = jf.data.TokenData(tokens, jnp.array([[1.0, 0.0]]), -jnp.ones(1))
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    head = jf.models.MLPHead(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))  # |x_1|: a kink where the two tokens balance
-    model = jf.models.CombinedAttention(0.3 * jnp.eye(2), head)
-    limit = find_limit(risk, model, max_steps=500, throw=False)
-    assert str(limit.head_state) == "on_kink" and str(limit.outcome) == "undecided"
-    assert "kink" in str(limit)
-
-
-@pytest.mark.slow
-def test_an_output_where_the_head_is_flat_is_reported():
-    tokens = jnp.array([[[0.2, 1.0], [-1.0, 0.0]]])
-    data = jf.data.TokenData(tokens, jnp.array([[1.0, 0.0]]), jnp.ones(1))
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    model = jf.models.CombinedAttention(jnp.zeros((2, 2)), jf.models.MLPHead(jnp.array([[1.0, 0.0], [1.0, 0.0]])))
-    limit = find_limit(risk, model, max_steps=500, throw=False)
-    assert str(limit.head_state) == "flat" and str(limit.outcome) == "finite_stationary_point"
-    assert "flat" in str(limit) and int(HeadState.flat) == 3
-
-
-@pytest.mark.slow
-def test_scores_of_layers_follow_the_weights():
-    data, v = instance()
-    model = jf.models.MultiHeadAttention.init(jax.random.key(2), data, jnp.stack([v, jnp.roll(v, 1)]))
-    risk = jf.EmpiricalRisk(data, "logistic")
-    how = {"clock": "arc_length", "until": 3.0, "controller": diffrax.PIDController(rtol=1e-10, atol=1e-12)}
-    one, other = (jf.integrate(risk, model, coordinates=x, **how) for x in (jf.flow.LayerScores(), jf.Weights()))
-    for a, b in zip(one.model.parts, other.model.parts, strict=True):
-        # A hundred times the tolerance of a path of some ten steps.
-        assert jnp.allclose(a.W, b.W, rtol=1e-8, atol=1e-8)
-    assert jnp.allclose(one.final.multipliers, other.final.multipliers, atol=1e-7)
-    single = jf.models.CombinedAttention.init(jax.random.key(0), data, v)
-    with pytest.raises(ValueError, match="^coordinates: LayerScores need"):
-        jf.integrate(risk, single, coordinates=jf.flow.LayerScores(), **how)
+@pytest.mark.parametrize(
+    ("tokens", "label", "W", "inner", "state", "outcome"),
+    [
+        # Label −1 wants |x_1| small: along its kink, where the two tokens balance, the mixture slides.
+        ([[1.0, 0.2], [-0.8, 0.3]], -1.0, 0.3 * np.eye(2), [[1.0, 0.0], [-1.0, 0.0]], "on_kink", "undecided"),
+        ([[0.2, 1.0], [-1.0, 0.0]], 1.0, np.zeros((2, 2)), [[1.0, 0.0]] * 2, "flat", "finite_stationary_point"),
+    ],
+)
+def test_kinks_and_flat_parts_of_a_head_are_reported(tokens, label, W, inner, state, outcome):
+    data = jf.data.TokenData(jnp.array([tokens]), jnp.array([[1.0, 0.0]]), jnp.array([label]))
+    model = jf.models.CombinedAttention(jnp.asarray(W), jf.models.MLPHead(jnp.array(inner)))
+    limit = find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, max_steps=500, throw=False)
+    assert str(limit.head_state) == state and str(limit.outcome) == outcome
+    assert state.removeprefix("on_") in str(limit)
 
 
 @pytest.mark.slow

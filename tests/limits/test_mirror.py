@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import jaxflow as jf
-
-
-class Linear(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
+from tests.limits.models import Linear, Products
 
 
 def limit_of(p: float, inputs: Any, labels: Any, start: Any) -> Any:
@@ -80,12 +73,6 @@ def test_other_limits_are_undecided() -> None:
 
 
 def test_models_that_are_not_linear_are_refused() -> None:
-    class Products(eqx.Module):
-        w: jax.Array
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return (self.w * self.w) @ x
-
     risk = jf.EmpiricalRisk((np.eye(2), [1.0, 1.0]), "logistic")
     with pytest.raises(ValueError, match="method: `potential`"):
-        jf.find_limit(risk, Products(jnp.ones(2)), method=jf.ModelStaged(potential=3.0))
+        jf.find_limit(risk, Products(jnp.ones(2), jnp.ones(2)), method=jf.ModelStaged(potential=3.0))

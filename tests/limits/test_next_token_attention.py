@@ -4,7 +4,6 @@ the components beside SciPy's (Li et al. 2024). Sequences and other solutions ar
 import importlib
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +68,8 @@ def test_some_sequences_have_cycles_and_others_none(batch: tuple[Any, Any]) -> N
     kinds = batch[1].linear.separability
     assert np.all(kinds[:EACH] == "separable") and np.sum(kinds[EACH:] == "quasi_separable") >= 3
     assert np.all(batch[1].linear.growing[::EACH, 0])
+    text = str(jax.tree.map(lambda x: x[0], batch[1]))
+    assert "the margins of all pairs of a datum and another class" in text and "Li et al. (2024)" in text
 
 
 @pytest.mark.slow
@@ -139,30 +140,6 @@ def test_frequencies_are_sequences_that_repeat() -> None:
     )
 
 
-class OtherHead(eqx.Module):
-    """Any head on the same attention: not convex, and no theorem is known."""
-
-    W: jax.Array
-    head: jax.Array
-    embeddings: jax.Array
-
-    def __call__(self, words: jax.Array) -> jax.Array:
-        x = self.embeddings[words.astype(int)]
-        return self.head @ (x.T @ jax.nn.softmax(x @ self.W @ x[-1]))
-
-
-@pytest.mark.slow
-def test_with_another_head_nothing_is_claimed() -> None:
-    words, following, head = np.array([[0, 1, 2], [1, 1, 2]]), np.array([0, 1]), 0.3 * np.eye(3)[::-1]
-    model = OtherHead(jnp.zeros((3, 3)), jnp.asarray(head), jnp.eye(3))
-
-    def trained(model: OtherHead) -> OtherHead:
-        return eqx.tree_at(lambda m: (m.W, m.head, m.embeddings), model, (True, False, False))
-
-    risk = jf.EmpiricalRisk((words, following), "cross_entropy", trainable=trained)
-    assert jf.find_limit(risk, model, max_steps=2000).outcome == "undecided"
-
-
 WRONG = {
     "data: expected word numbers from 0 to 2": ([[0, 1, 5], [0, 1, 2]], [0, 1]),
     "data: the last word of a sequence is -1": ([[0, 1, -1], [0, 1, 2]], [0, 1]),
@@ -179,8 +156,3 @@ def test_what_is_wrong_is_named(message: str) -> None:
         jf.find_limit(*parts_of(words, following, np.eye(3), np.zeros((3, 3))))
     with pytest.raises(ValueError, match=r"W: expected shape \(3, 3\)"):
         jf.find_limit(*parts_of([[0, 1, 2]], [0], np.eye(3), np.zeros((2, 2))))
-
-
-def test_what_is_printed_cites_the_graph(batch: tuple[Any, Any]) -> None:
-    text = str(jax.tree.map(lambda x: x[0], batch[1]))
-    assert "the margins of all pairs of a datum and another class" in text and "Li et al. (2024)" in text

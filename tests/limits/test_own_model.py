@@ -14,19 +14,19 @@ import jaxflow as jf
 from jaxflow.flow import HardMarginState
 from jaxflow.limits.model_direction import Margins, kkt_point
 from jaxflow.limits.model_facts import is_homogeneous
-from jaxflow.margin import max_margin, solve
+from tests.limits.models import Linear, Products
 
 N, D, WIDTH = 6, 2, 8
 
 
 class TwoLayers(eqx.Module):
-    """A ReLU network as a plain callable."""
+    """A ReLU network as a plain callable, with one output or one for each class."""
 
     W: jax.Array
-    a: jax.Array
+    A: jax.Array
 
     def __call__(self, x):
-        return self.a @ jax.nn.relu(self.W @ x)
+        return self.A @ jax.nn.relu(self.W @ x)
 
 
 def instance(key: Any) -> tuple[Any, Any, TwoLayers]:
@@ -51,44 +51,54 @@ def batch() -> tuple[Any, Any, TwoLayers, jf.ModelLimit]:
     return inputs, labels, models, run(inputs, labels, models)
 
 
-@pytest.mark.slow
+def meets_the_kkt_conditions(inputs: Any, signs: np.ndarray, limit: Any) -> None:
+    """Those of Lyu and Li (2020), put together in NumPy from the answer's numbers alone. Margins are `signs` `(n, k,
+    outputs)` times the outputs."""
+    x, direction = np.asarray(inputs), limit.flow_direction.module
+    W, A = np.asarray(direction.W), np.atleast_2d(np.asarray(direction.A))
+    np.testing.assert_allclose(np.sum(W**2) + np.sum(A**2), 1.0, rtol=1e-12)
+    margins = np.einsum("ikc,ic->ik", signs, np.maximum(x @ W.T, 0.0) @ A.T)
+    np.testing.assert_allclose(margins.min(), limit.margin, rtol=1e-10)
+    # To the smallest margin one.
+    W, A = (margins.min() ** -0.5 * part for part in (W, A))
+    z, lam = x @ W.T, np.asarray(limit.kkt.multipliers).reshape(margins.shape)
+    # In the order in which the mapped network computes them.
+    gates = np.asarray(limit.kkt.gates).reshape(z.T.shape).T
+    # Gates are those of the point: one and zero away from kinks, any share on them (1e-9: roundings of a solve).
+    assert np.all((gates == 1.0)[z > 1e-9]) and np.all((gates == 0.0)[z < -1e-9])
+    assert np.all((0.0 <= gates) & (gates <= 1.0)) and np.all(lam >= 0.0)
+    push = np.einsum("ikc,ik->ic", signs, lam)
+    left_A = A - push.T @ np.maximum(z, 0.0)
+    left_W = W - np.einsum("ic,cu,iu,id->ud", push, A, gates, x)
+    residual = np.sqrt((np.sum(left_W**2) + np.sum(left_A**2)) / (np.sum(W**2) + np.sum(A**2)))
+    # 1e-8 is the gap that was asked for.
+    assert residual <= 1e-8
+    np.testing.assert_allclose(residual, limit.kkt_residual, rtol=0.1, atol=1e-12)
+    # A multiplier belongs to a margin of one.
+    assert np.all(lam * (margins / margins.min() - 1.0) <= 1e-9 * lam.sum())
+
+
 def test_every_instance_of_a_batch_has_its_own_outcome(batch) -> None:
-    limits = batch[3]
+    inputs, labels, _, limits = batch
     outcomes = [str(name) for name in limits.outcome.name]
-    assert outcomes[:4] == ["kkt_point"] * 4
-    assert outcomes[4] in ("undecided", "finite_stationary_point")
+    assert outcomes[:4] == ["kkt_point"] * 4 and outcomes[4] in ("undecided", "finite_stationary_point")
     assert "4 kkt_point" in str(limits)
     # Two: found, not declared.
     np.testing.assert_allclose(limits.degree, 2.0)
-
-
-def test_a_relu_network_ends_at_a_kkt_point(batch) -> None:
-    """The conditions of Lyu and Li, put together in NumPy from the answer's numbers alone."""
-    inputs, labels, _, limits = batch
     for i in range(4):
-        x, y = np.asarray(inputs[i]), np.asarray(labels[i])
-        W, a = (np.asarray(leaf[i]) for leaf in (limits.flow_direction.module.W, limits.flow_direction.module.a))
-        np.testing.assert_allclose(np.sum(W**2) + np.sum(a**2), 1.0, rtol=1e-12)
-        margins = y * (np.maximum(x @ W.T, 0.0) @ a)
-        np.testing.assert_allclose(margins.min(), limits.margin[i], rtol=1e-10)
-        scale = margins.min() ** -0.5
-        W, a = scale * W, scale * a
-        lam = np.asarray(limits.kkt.multipliers[i])
-        # In the order in which the mapped network computes them.
-        gates = np.asarray(limits.kkt.gates[i]).reshape(WIDTH, N).T
-        # Gates are those of the point: one and zero away from kinks, any share on them (1e-9: roundings of a solve).
-        z = x @ W.T
-        assert np.all((gates == 1.0)[z > 1e-9]) and np.all((gates == 0.0)[z < -1e-9])
-        assert np.all((0.0 <= gates) & (gates <= 1.0)) and np.all(lam >= 0.0)
-        pushed_W = np.einsum("k,kj,j,kd->jd", lam * y, gates, a, x)
-        pushed_a = (lam * y) @ np.maximum(z, 0.0)
-        residual = np.sqrt(np.sum((W - pushed_W) ** 2) + np.sum((a - pushed_a) ** 2))
-        size = np.sqrt(np.sum(W**2) + np.sum(a**2))
-        # 1e-8 is the gap that was asked for.
-        assert residual <= 1e-8 * size
-        np.testing.assert_allclose(residual / size, limits.kkt_residual[i], rtol=0.1, atol=1e-12)
-        # A multiplier belongs to a margin of one.
-        assert np.all(lam * (margins / margins.min() - 1.0) <= 1e-9 * lam.sum())
+        signs = np.asarray(labels[i])[:, None, None]
+        meets_the_kkt_conditions(inputs[i], signs, jax.tree.map(lambda x, i=i: x[i], limits))
+
+
+def test_a_relu_network_with_many_classes_ends_at_a_kkt_point_of_all_margins() -> None:
+    keys = jax.random.split(jax.random.key(2), 4)
+    inputs = jax.random.normal(keys[0], (N, D))
+    labels = np.asarray(jnp.argmax(inputs @ jax.random.normal(keys[1], (D, 3)), axis=1))
+    model = TwoLayers(jax.random.normal(keys[2], (6, D)), 0.5 * jax.random.normal(keys[3], (3, 6)))
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), model)
+    assert limit.outcome == "kkt_point" and np.sum(limit.kkt.multipliers > 0) > N // 2
+    eye = np.eye(3)
+    meets_the_kkt_conditions(inputs, np.stack([[eye[y] - eye[j] for j in range(3) if j != y] for y in labels]), limit)
 
 
 @pytest.mark.slow
@@ -108,42 +118,9 @@ def test_the_hard_margin_flow_goes_where_the_exact_flow_goes(batch) -> None:
         max_steps=200_000,
         throw=False,
     )
-    theta = np.concatenate([np.ravel(fine.direction.W), np.ravel(fine.direction.a)])
-    limit = np.concatenate([np.ravel(limits.flow_direction.module.W[0]), np.ravel(limits.flow_direction.module.a[0])])
-    assert np.linalg.norm(theta - limit) < 0.9 * float(limits.turned[0])
-
-
-class Linear(eqx.Module):
-    """A linear model by its own name."""
-
-    w: jax.Array
-
-    def __call__(self, x):
-        return self.w @ x
-
-    def linear_coefficients(self):
-        return self.w
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("norm", "outcome"), [("l2", "globally_optimal"), ("l1", "prediction_contradicted")])
-def test_a_registered_rule_gives_the_full_answer(monkeypatch, norm, outcome) -> None:
-    from jaxflow.theory import prediction
-
-    monkeypatch.setattr(prediction, "_RULES", dict(prediction._RULES))
-
-    @jf.theory.register(Linear)
-    def rule(risk, model, selection):
-        program = max_margin(risk.data.inputs, risk.data.targets, norm)
-        return jf.theory.Prediction(program, f"Somebody (2026), Theorem 1: the {norm} margin is maximised", ())
-
-    inputs, labels = jnp.array([[2.0, 1.0], [-3.0, -2.0]]), jnp.array([1.0, -1.0])
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "exponential"), Linear(jnp.array([0.3, -0.1])))
-    assert str(limit.outcome) == outcome
-    assert "Somebody (2026)" in str(limit) and "excess over the optimum" in str(limit)
-    svm = solve(max_margin(inputs, labels, "l2")).primal
-    # The flow goes to the l2 margin whatever was predicted; both are exact to their gaps of 1e-8.
-    np.testing.assert_allclose(limit.direction.w, svm / jnp.linalg.norm(svm), atol=1e-7)
+    found = jax.tree.map(lambda x: x[0], limits.flow_direction.module)
+    apart = np.concatenate([np.ravel(fine.direction.W - found.W), np.ravel(fine.direction.A - found.A)])
+    assert np.linalg.norm(apart) < 0.9 * float(limits.turned[0])
 
 
 class Symmetric(jf.models.AbstractOwnAttention):
@@ -206,6 +183,8 @@ def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> No
     with pytest.raises(ValueError, match=message):
         risk = jf.EmpiricalRisk(given.pop("data"), given.pop("loss"))
         jf.find_limit(risk, given.pop("model"), **given)
+    with pytest.raises(ValueError, match="risk: from_function hides the margins"):
+        jf.find_limit(jf.EmpiricalRisk.from_function(lambda m: jnp.exp(-m.w[0])), Linear(jnp.ones(2)))
 
 
 def test_margins_of_ones_own_and_some_parameters_alone() -> None:
@@ -225,28 +204,13 @@ class _Pair(eqx.Module):
     b: Any
 
 
-def test_a_hidden_margin_is_asked_for() -> None:
-    with pytest.raises(ValueError, match="risk: from_function hides the margins"):
-        jf.find_limit(jf.EmpiricalRisk.from_function(lambda m: jnp.exp(-m.w[0])), Linear(jnp.ones(2)))
-
-
-class Pairs(eqx.Module):
-    """Degree two, and flat at zero."""
-
-    u: jax.Array
-    v: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.dot(self.u * self.v, x)
-
-
 def test_a_start_at_zero_and_a_wrong_degree_are_told_apart():
     inputs = jnp.asarray([[1.0, 0.3], [-0.8, 0.5]])
     risk = jf.EmpiricalRisk((inputs, jnp.asarray([1.0, -1.0])), "logistic")
-    zero = jf.find_limit(risk, Pairs(jnp.zeros(2), jnp.zeros(2)))
+    zero = jf.find_limit(risk, Products(jnp.zeros(2), jnp.zeros(2)))
     # A saddle, where the flow stays: the model is homogeneous, and no minimum is near.
     assert zero.outcome == "undecided" and is_homogeneous(zero.homogeneity)
-    wrong = jf.find_limit(risk, Pairs(jnp.ones(2), 0.5 * jnp.ones(2)), method=jf.ModelStaged(degree=3.0))
+    wrong = jf.find_limit(risk, Products(jnp.ones(2), 0.5 * jnp.ones(2)), method=jf.ModelStaged(degree=3.0))
     assert wrong.outcome == "undecided" and "not homogeneous of degree 3" in str(wrong)
 
 

@@ -12,6 +12,7 @@ import pytest
 import jaxflow as jf
 from jaxflow.limits import conclude
 from jaxflow.limits.reduction import reduced
+from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.theory import rule_of
 
 # Two sequences of three tokens span nine dimensions with their queries and the head.
@@ -19,72 +20,58 @@ N, T, D = 2, 3, 14
 GAP = 1e-8
 
 
-@pytest.fixture(scope="module")
-def both():
-    """An instance of K and Q, its limit by `find_limit`, and its limit when all dimensions are followed. (W is reduced
-    with half of the parts: see `test_a_point_holds_what_does_not_move`.)"""
-    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
-    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+def instance(kind, d=D, positions=False, **how):
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
+    heads = jf.models.PositionHeads((head, head)) if positions else head
+    return jf.EmpiricalRisk(data, "logistic"), kind.init(jax.random.key(5), data, heads, **how)
+
+
+@pytest.mark.slow
+def test_the_limit_is_that_of_all_dimensions():
+    """Of K and Q. (W is reduced with half of the parts: see `test_a_point_holds_what_does_not_move`.)"""
+    risk, model = instance(FactoredAttention)
+    limit: Any = jf.find_limit(risk, model, gap=GAP)
 
     @eqx.filter_jit
-    def whole(risk, model):
+    def all_dimensions(risk, model):
         return conclude(risk, model, jf.Staged().follow(risk, model, 4096, GAP), GAP)
 
-    return risk, model, jf.find_limit(risk, model, gap=GAP), whole(risk, model)
-
-
-@pytest.mark.slow
-def test_the_limit_is_that_of_all_dimensions(both):
-    risk, model, limit, whole = both
+    whole = all_dimensions(risk, model)
     assert limit.outcome == whole.outcome == jf.Outcome.globally_optimal
     np.testing.assert_array_equal(limit.selection, whole.selection)
-    assert limit.flow_direction.shape == (D, D)
     assert float(limit.flow_certificate.duality_gap) <= GAP
-    theirs = whole.flow_direction / jnp.linalg.norm(whole.flow_direction)
+    ours, theirs = (x.flow_direction / jnp.linalg.norm(x.flow_direction) for x in (limit, whole))
     # Two directions within 1e-8 of one optimum are within its square root of each other.
-    np.testing.assert_allclose(limit.flow_direction / jnp.linalg.norm(limit.flow_direction), theirs, atol=2e-4)
-    attention = limit.trajectory.final.model.attention(risk.data)
-    np.testing.assert_allclose(attention, whole.trajectory.final.model.attention(risk.data), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_what_lies_outside_of_the_span_does_not_move(both):
-    risk, model, limit, _ = both
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+    ours, theirs = (x.trajectory.final.model.attention(risk.data) for x in (limit, whole))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    # The way there is not kept: a matrix as large as K for each of eight points would cost more than the flow, 256 MB
+    # at d = 1000. The rate was read off them.
+    assert limit.trajectory.saved is None and whole.trajectory.saved is not None
+    np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
+    # What lies outside of the span does not move.
     small: Any = reduced(risk, model, rule_of(model))
-    basis = small.basis
-    outside = jnp.eye(D) - basis @ basis.T
+    outside = jnp.eye(D) - small.basis @ small.basis.T
     for name in ("K", "Q"):
-        start, end = getattr(model, name), getattr(limit.trajectory.final.model, name)
-        moved = end - start
+        start = getattr(model, name)
+        moved = getattr(limit.trajectory.final.model, name) - start
         # Weights have grown by a factor of some 1e5: roundings of that size.
         assert float(jnp.max(jnp.abs(outside @ moved))) <= 1e-12 * float(jnp.max(jnp.abs(moved)))
         assert float(jnp.max(jnp.abs(outside @ start))) > 1e-3
 
 
 @pytest.mark.slow
-def test_the_way_there_is_not_kept(both):
-    """A matrix as large as K for each of eight points would cost more than the flow: 256 MB at d = 1000."""
-    _, _, limit, whole = both
-    assert limit.trajectory.saved is None and whole.trajectory.saved is not None
-    # The rate was read off them.
-    np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_filling_up_with_zeros_changes_nothing():
     """In d = 5 the flow is followed in 8 dimensions: every number of the limit is that of five, and has its shape."""
-    data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
-    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    risk, model = instance(FactoredAttention, 5)
     wide: Any = reduced(risk, model, rule_of(model), shared=True)
     assert wide is not None and wide.wider and wide.risk.data.tokens.shape == (N, T, 8)
     # Within a program an instance keeps its own dimensions.
     alone = eqx.filter_jit(lambda risk, model: jf.find_limit(risk, model, gap=GAP, throw=False))(risk, model)
     limit = jf.find_limit(risk, model, gap=GAP)
     assert limit.outcome == alone.outcome
-    ours, theirs = (eqx.filter(x, eqx.is_inexact_array) for x in (limit, alone))
-    assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
+    shapes = [jax.tree.map(jnp.shape, eqx.filter(x, eqx.is_inexact_array)) for x in (limit, alone)]
+    assert shapes[0] == shapes[1]
     np.testing.assert_array_equal(limit.selection, alone.selection)
     # Zeros do not count in the error of a step.
     steps, others = (int(x.trajectory.stats["num_steps"]) for x in (limit, alone))
@@ -108,33 +95,24 @@ def test_several_dimensions_share_what_is_compiled():
             return super().problem(*args)
 
     for d in (5, 6, 8, 14, 21):
-        data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
-        model = jf.models.CombinedAttention.init(jax.random.key(5), data, head)
-        jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, gap=GAP, method=Counted())
+        jf.find_limit(*instance(CombinedAttention, d), gap=GAP, method=Counted())
     assert len(traced) == 2
 
 
-def test_heads_by_position_are_followed_in_all_dimensions():
-    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
-    heads = jf.models.PositionHeads((head, head))
-    model = jf.models.CombinedAttention.init(jax.random.key(5), data, heads)
-    assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
-
-
-def test_columns_that_constrain_the_rank_are_not_filled_up():
-    data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
-    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head, m=2)
-    assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
+def test_what_is_followed_in_its_own_dimensions():
+    """Heads by position, and columns that constrain the rank."""
+    for risk, model in (instance(CombinedAttention, positions=True), instance(FactoredAttention, 5, m=2)):
+        assert reduced(risk, model, rule_of(model), shared=True) is None
 
 
 @pytest.mark.slow
 def test_a_point_holds_what_does_not_move():
     """One sequence with both labels: attention tends to where the output vanishes, and all of W0 outside stays."""
-    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
+    risk, model = instance(CombinedAttention)
+    data, head = risk.data, model.head.v
     scores = jnp.array([0.7, -0.5, 0.1])
     tokens = data.tokens[0] + jnp.outer(scores - data.tokens[0] @ head, head / (head @ head))
     twice = jf.data.TokenData(jnp.stack([tokens] * 2), jnp.stack([data.queries[0]] * 2), jnp.array([1.0, -1.0]))
-    model = jf.models.CombinedAttention.init(jax.random.key(5), twice, head)
     limit = jf.find_limit(jf.EmpiricalRisk(twice, jf.losses.Logistic()), model, gap=GAP)
     assert limit.outcome == jf.Outcome.finite_stationary_point
     final = limit.trajectory.final.model

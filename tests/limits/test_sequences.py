@@ -13,68 +13,37 @@ from jaxflow.margin import attention_svm, is_locally_optimal, solve, solve_cvxpy
 N, T, D = 2, 3, 5
 
 
-def start(key=0, causal=True, model=jf.models.CombinedAttention, common=False, visible=None):
+def start(key=0, causal=True, common=False, visible=None):
     """A mask and a head for each position in all cases, so that one compiled program serves them."""
     data, v = jf.data.random_sequences(jax.random.key(key), N, T, D, causal=True, position_heads=True)
     mask = data.mask | (not causal) if visible is None else jnp.broadcast_to(visible, (N, T, T))
     data = jf.data.TokenData(data.tokens, data.queries, data.labels, mask)
     head = jf.models.PositionHeads(jnp.broadcast_to(v[:1], v.shape) if common else v)
-    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model.init(jax.random.key(key + 100), data, head)
+    model = jf.models.CombinedAttention.init(jax.random.key(key + 100), data, head)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model
 
 
-@pytest.fixture(scope="module")
-def causal():
-    risk, model = start()
-    return risk, model, find_limit(risk, model)
-
-
-@pytest.mark.slow
-def test_a_causal_limit_is_certified_by_its_own_dual_and_solves_the_program(causal):
-    risk, model, limit = causal
-    assert limit.flow_certificate.duality_gap <= 1e-8
+# Causal: output k has k − 1 tokens to leave. Without a mask, and with a common head: T − 1 at each of its outputs.
+@pytest.mark.parametrize(
+    ("how", "constraints"),
+    [
+        pytest.param({}, N * T * (T - 1) // 2, marks=pytest.mark.slow),
+        ({"causal": False, "common": True, "key": 1}, N * T * (T - 1)),
+    ],
+)
+def test_a_limit_is_certified_by_its_own_dual_and_solves_the_program(how, constraints):
+    risk, model = start(**how)
+    limit = find_limit(risk, model)
+    assert limit.flow_certificate.duality_gap <= 1e-8 and bool(limit.kind == "direction")
     assert limit.selection.shape == (N, T, T) and jnp.all(jnp.sum(limit.selection, axis=-1) == 1)
-    assert jnp.all(limit.selection[:, 0, 0])  # the first output sees the first token alone
     assert not jnp.any(limit.selection & ~risk.data.visible)
     program = attention_svm(risk.data, limit.selection)
-    # n·(0 + 1 + 2) constraints: output k has k − 1 tokens to leave.
-    assert int(jnp.sum(program.active)) == N * T * (T - 1) // 2
-    reference = solve_cvxpy(program)
-    assert jnp.max(jnp.abs(limit.direction - reference.primal)) <= 1e-6 * jnp.max(jnp.abs(reference.primal))
+    assert int(jnp.sum(program.active)) == constraints
+    reference = solve_cvxpy(program).primal
+    assert jnp.max(jnp.abs(limit.direction - reference)) <= 1e-6 * jnp.max(jnp.abs(reference))
     status = is_locally_optimal(risk.data, model.head, limit.selection, solve(program)).status
     assert str(status) == str(limit.selection_status) and str(limit.outcome) in ("globally_optimal", "locally_optimal")
     assert "App. D" in str(limit) and all(bool(a.holds) for a in limit.prediction.assumptions)
-
-
-@pytest.mark.slow
-def test_flow_in_scores_and_in_weights_is_one_path(causal):
-    risk, model, _ = causal
-    ends = [
-        jf.integrate(risk, model, clock="log_time", until=6.0, coordinates=name).model for name in ("scores", "weights")
-    ]
-    # Tolerance 1e-8 over a path of length ~10.
-    assert jnp.max(jnp.abs(ends[0].W - ends[1].W)) <= 1e-6
-    assert jnp.max(jnp.abs(ends[0].W - model.W)) > 0.1
-
-
-def test_a_common_head_without_a_mask():
-    risk, model = start(causal=False, common=True, key=1)
-    limit = find_limit(risk, model)
-    assert limit.flow_certificate.duality_gap <= 1e-8 and bool(limit.kind == "direction")
-    program = attention_svm(risk.data, limit.selection)
-    assert int(jnp.sum(program.active)) == N * T * (T - 1)
-    difference = limit.flow_direction - solve(program).primal
-    assert jnp.max(jnp.abs(difference)) <= 1e-5 * jnp.max(jnp.abs(limit.flow_direction))
-
-
-@pytest.mark.slow
-def test_factors_of_a_causal_problem():
-    risk, initial = start(model=jf.models.FactoredAttention)
-    limit = find_limit(risk, initial, throw=False)
-    program = attention_svm(risk.data, limit.selection, "nuclear")
-    assert jf.theory.predict(risk, initial, limit.selection).program.norm == program.norm
-    assert str(limit.outcome) != "failed"
-    if bool(limit.kind == "direction"):
-        assert limit.certificate.duality_gap <= 1e-8 and limit.flow_certificate.duality_gap <= 1e-2
 
 
 @pytest.mark.slow

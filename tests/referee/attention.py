@@ -95,15 +95,21 @@ def others(x: np.ndarray, selected: np.ndarray) -> np.ndarray:
     return apart & (selected >= 0)[:, None]
 
 
+def beaten(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
+    """Which of `others` score less than the selected token of their sequence, flat."""
+    scores = data.scores[i]
+    less = scores < scores[np.arange(len(scores)), selected][:, None]
+    return less[others(data.tokens[i], selected)]
+
+
 def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
     """What the weights of a parametrisation are of matrices `(m, d, d)`: all entries, or the diagonals."""
     return np.einsum("mdd->md", matrices) if kind == "diagonal" else matrices.reshape(len(matrices), -1)
 
 
 def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> Judgement:
-    scores = data.scores[i]
+    scores, less = data.scores[i], beaten(data, claim.selected, i)
     chosen = scores[np.arange(len(scores)), claim.selected]
-    beaten = (scores < chosen[:, None])[others(data.tokens[i], claim.selected)]
     support, clear = margins <= 1.0 + SUPPORT, margins > 1.0 + CLEAR
     best = bool(((scores.max(-1) == chosen) | (claim.selected < 0)).all())
     if claim.status == "global_":
@@ -111,9 +117,9 @@ def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> Judg
     if best:
         return Judgement("wrong", f"said {claim.status}: the tokens are the best of all")
     if claim.status == "local":
-        return wrong_if((support & ~beaten).any(), "said local: a support token scores more")
+        return wrong_if((support & ~less).any(), "said local: a support token scores more")
     if claim.status == "not_local":
-        return wrong_if(not (~clear & ~beaten).any(), "said not local: no support token scores more")
+        return wrong_if(not (~clear & ~less).any(), "said not local: no support token scores more")
     return Judgement("unverified", f"status {claim.status}")
 
 
@@ -126,11 +132,8 @@ def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
     # Settled elsewhere: a limit where no token that scores more is near the support, and where nothing grows faster
     # than the weights, which the path's own multipliers tell. Else it has not gone far enough to speak of.
     margins = flat(kind, constraints(data, path.selected[i], i)) @ flat(kind, path.W[[i]])[0]
-    scores = data.scores[i]
-    chosen = scores[np.arange(len(scores)), path.selected[i]]
-    beaten = (scores < chosen[:, None])[others(data.tokens[i], path.selected[i])]
     near = margins <= (1.0 + NEAR) * margins.min()
-    if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
+    if beaten(data, path.selected[i], i)[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
         return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
     return unsettled("the plain path is in transit on other tokens")
 
@@ -222,6 +225,7 @@ class Kind(NamedTuple):
     change: Any = lambda rng, data: data
     size: float = 1.0
     regular: bool = False
+    loss: str = "logistic"
 
 
 SMALL = (4, 4, 6)

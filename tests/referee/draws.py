@@ -108,16 +108,12 @@ def _barely(rng: np.random.Generator, data: Vectors) -> Vectors:
     # The first two inputs are opposite but for a thousandth of a third direction, with one label.
     inputs = data.inputs.copy()
     inputs[:, 1] = -inputs[:, 0] + 1e-3 * inputs[:, 1]
-    return Vectors(inputs, _labels_of_barely(inputs))
-
-
-def _labels_of_barely(inputs: np.ndarray) -> np.ndarray:
     # A separator: away from the shared part, along what the two have left; its labels for the others.
     shared, left = inputs[:, 0], inputs[:, 0] + inputs[:, 1]
     left = left - (left * shared).sum(-1, keepdims=True) / (shared**2).sum(-1, keepdims=True) * shared
-    found = np.where(np.einsum("bnd,bd->bn", inputs, left) < 0, -1.0, 1.0)
-    found[:, 0] = found[:, 1] = 1.0
-    return found
+    targets = np.where(np.einsum("bnd,bd->bn", inputs, left) < 0, -1.0, 1.0)
+    targets[:, :2] = 1.0
+    return Vectors(inputs, targets)
 
 
 def _not_separable(rng: np.random.Generator, data: Vectors) -> Vectors:

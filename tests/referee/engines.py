@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 
 from benchmarks._common import Record, settings
 from tests.referee import attention, draws, run
+from tests.referee.programs import OPEN
 
 ROOT = Path(__file__).parents[2]
 # Instances of a family at scale one, in equal parts of each regular kind.
@@ -46,23 +46,9 @@ answers(given, answer)
 
 def kinds_of(model: str, count: int, wanted: list[str]) -> list[tuple[str, int]]:
     """The regular kinds of a family, or those of them that are wanted, each with its part of the instances."""
-    if model in run.ATTENTION:
-        names = [name for name, kind in attention.KINDS.items() if kind.regular]
-    else:
-        names = [name for name, kind in draws.KINDS.items() if kind.regular and model in kind.models]
-    names = [name for name in names if not wanted or name in wanted]
+    every: Any = attention.KINDS if model in run.ATTENTION else draws.KINDS
+    names = [name for name, _ in run.kinds_of(model) if every[name].regular and (not wanted or name in wanted)]
     return [(name, -(-count // len(names))) for name in names]
-
-
-def drawn(model: str, name: str, count: int, seed: int) -> tuple[Any, tuple[np.ndarray, ...], str]:
-    """Data, starts and the loss of instances of a kind."""
-    rng = np.random.default_rng([seed, zlib.crc32(f"engines: {model}, {name}".encode())])
-    if model in run.ATTENTION:
-        made = attention.KINDS[name]
-        data = made.change(rng, attention.ordinary(rng, count, *made.shape))
-        return data, attention.start(rng, model, count, made.shape[-1], made.size), "logistic"
-    kind = draws.KINDS[name]
-    return draws.ordinary(rng, kind, model, count), draws.start(rng, kind, model, count), kind.loss
 
 
 def answers(given: str, answer: str) -> None:
@@ -85,44 +71,31 @@ def claims_of(folder: Path, model: str, loss: str, data: Any, theta: Any) -> tup
 
 def agree(model: str, one: Any, other: Any) -> bool:
     """Whether two claims of an instance are the same."""
-    if one.outcome != other.outcome:
-        return False
+    if one.outcome != other.outcome or one.outcome in OPEN:
+        return one.outcome == other.outcome
     if model in run.ATTENTION:
-        if one.outcome in attention.OPEN:
-            return True
         if not np.array_equal(one.selected, other.selected):
             return False
         a, b, allowed = one.direction, other.direction, NEAR
     else:
-        if one.outcome in attention.OPEN:
-            return True
-        a, b = one.beta, other.beta
-        errors = [x.error for x in (one, other)]
-        point = one.outcome in ("limit_point", "finite_stationary_point")
-        allowed = (sum(errors) + 1e-12 if np.isfinite(errors).all() else POINT) if point else NEAR
+        a, b, allowed = one.beta, other.beta, NEAR
+        if one.outcome in ("limit_point", "finite_stationary_point"):
+            errors = one.error + other.error
+            allowed = errors + 1e-12 if np.isfinite(errors) else POINT
     return bool(np.linalg.norm(a - b) <= allowed * max(np.linalg.norm(a), np.finfo(float).tiny))
-
-
-def judged(model: str, name: str, loss: str, data: Any, theta: Any, claim: Any) -> str:
-    """What the referee says of one claim."""
-    if model in run.ATTENTION:
-        found = run.judge_attention(model, attention.KINDS[name], data, theta, [claim])[0]
-    else:
-        found = run.judge_network(model, loss, data.take(0), tuple(w[0] for w in theta), claim)
-    return f"{claim.outcome}: {found.verdict}" + (f" ({found.why})" if found.why else "")
 
 
 def row(folder: Path, model: str, name: str, count: int, seed: int) -> dict[str, Any]:
     """A kind of instances: how many claims agree, and those that do not."""
-    data, theta, loss = drawn(model, name, count, seed)
-    (new, seconds), (old, old_seconds) = (claims_of(at, model, loss, data, theta) for at in (ROOT, folder))
+    data, theta, kind = run.drawn(model, name, count, seed, "engines: ")
+    (new, seconds), (old, old_seconds) = (claims_of(at, model, kind.loss, data, theta) for at in (ROOT, folder))
     differ = [i for i in range(count) if not agree(model, new[i], old[i])]
-    listed = []
+    listed: list[dict[str, Any]] = []
     for i in differ:
-        own = type(data)(*(x[[i]] for x in data)), tuple(w[[i]] for w in theta)
-        listed.append(
-            {"index": i} | {who: judged(model, name, loss, *own, said[i]) for who, said in (("new", new), ("old", old))}
-        )
+        listed.append({"index": i})
+        for who, claim in (("new", new[i]), ("old", old[i])):
+            found = run.judge(model, kind, data.take([i]), tuple(w[[i]] for w in theta), [claim])[0]
+            listed[-1][who] = f"{claim.outcome}: {found.verdict}" + (f" ({found.why})" if found.why else "")
     return {
         "model": model,
         "kind": name,

@@ -55,14 +55,13 @@ KKT, OFF = 1e-4, 1e-6
 
 
 class Claim(NamedTuple):
-    """What the library says of one instance: `beta` the point or the direction `(d,)`, `error` and `residual` of a
-    point, `dual` the multipliers of the program `(n,)`."""
+    """What the library says of one instance: `beta` the point or the direction `(d,)`, `error` and its source of
+    a point, `dual` the multipliers of the program `(n,)`."""
 
     outcome: str
     beta: np.ndarray
     error: float
     source: str
-    residual: float
     dual: np.ndarray
 
 

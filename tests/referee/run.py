@@ -53,6 +53,17 @@ ATTENTION = ("W", "KQ", "diagonal")
 VERDICTS = ("right", "undecided", "unverified", "wrong")
 
 
+def drawn(model: str, name: str, count: int, seed: int = 0, label: str = "") -> tuple[Any, tuple[np.ndarray, ...], Any]:
+    """Data and starts of instances of a kind, and the kind. The same count and seed draw the same numbers."""
+    rng = np.random.default_rng([seed, zlib.crc32(f"{label}{model}, {name}".encode())])
+    if model in ATTENTION:
+        kind: Any = attention.KINDS[name]
+        data: Any = kind.change(rng, attention.ordinary(rng, count, *kind.shape))
+        return data, attention.start(rng, model, count, kind.shape[-1], kind.size), kind
+    kind = draws.KINDS[name]
+    return draws.ordinary(rng, kind, model, count), draws.start(rng, kind, model, count), kind
+
+
 @cache
 def limits(model: str, loss: str) -> Any:
     """What the library says of a block of instances, compiled once for each of their shapes."""
@@ -67,7 +78,7 @@ def limits(model: str, loss: str) -> Any:
         found = limit.outcome.value, limit.flow_direction, limit.program_solution.dual
         if model in ATTENTION:
             return *found, limit.selection_status.value, limit.selection
-        return *found, limit.error, limit.error_source.value, limit.residual
+        return *found, limit.error, limit.error_source.value
 
     return jax.jit(jax.vmap(one))
 
@@ -92,17 +103,24 @@ def attention_claim(outcome: Any, direction: Any, dual: Any, status: Any, select
     )
 
 
-def network_claim(outcome: Any, beta: Any, dual: Any, error: Any, source: Any, residual: Any) -> networks.Claim:
+def network_claim(outcome: Any, beta: Any, dual: Any, error: Any, source: Any) -> networks.Claim:
     """Of one instance."""
-    name = jf.limits.ErrorSource(int(source)).name
-    return networks.Claim(jf.Outcome(int(outcome)).name, beta, float(error), name, float(residual), dual)
+    source = jf.limits.ErrorSource(int(source)).name
+    return networks.Claim(jf.Outcome(int(outcome)).name, beta, float(error), source, dual)
 
 
-def judge_attention(
+def judge(model: str, kind: Any, data: Any, theta: tuple[np.ndarray, ...], said: list[Any]) -> list[Judgement]:
+    """What is said of instances of a kind, by plain paths; what these alone speak against, or cannot tell, is followed
+    again, further. Where nothing is claimed nothing is followed."""
+    if model in ATTENTION:
+        return _judge_attention(model, kind, data, theta, said)
+    starts = [tuple(w[i] for w in theta) for i in range(len(said))]
+    return [_judge_network(model, kind.loss, data.take(i), starts[i], claim) for i, claim in enumerate(said)]
+
+
+def _judge_attention(
     model: str, made: attention.Kind, data: Tokens, theta: tuple[np.ndarray, ...], said: list[attention.Claim]
 ) -> list[Judgement]:
-    """Judgements by plain paths, all followed together; what these alone speak against, or cannot tell, is followed
-    again, further, with smaller steps. Where nothing is claimed nothing is followed."""
     judged = [Judgement("undecided", claim.outcome) for claim in said]
     left, followed = [i for i, claim in enumerate(said) if claim.outcome not in OPEN], made.size <= FOLLOWED
     for how in ({"steps": 20_000 if followed else 0}, CLOSER if followed and made.shape[-1] <= LARGE else None):
@@ -120,13 +138,10 @@ def judge_attention(
     return judged
 
 
-def judge_network(
+def _judge_network(
     model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: networks.Claim
 ) -> Judgement:
-    """One instance; where a plain path speaks against the claim, or cannot tell, it is followed further."""
-    if claim.outcome in OPEN:
-        return Judgement("undecided", claim.outcome)
-    if loss == "squared":
+    if loss == "squared" or claim.outcome in OPEN:
         return networks.judge_point(model, data, theta, claim)
     found = Judgement("unverified", by_path=True)
     for how in ({}, OUTWARDS):
@@ -138,26 +153,15 @@ def judge_network(
 
 def row(model: str, name: str, count: int, seed: int = 0, lanes: int = LANES) -> dict[str, Any]:
     """One row of the table: a kind of instances of a model."""
-    rng = np.random.default_rng([seed, zlib.crc32(f"{model}, {name}".encode())])
     started = time.perf_counter()
-    if model in ATTENTION:
-        made: Any = attention.KINDS[name]
-        data: Any = made.change(rng, attention.ordinary(rng, count, *made.shape))
-        theta = attention.start(rng, model, count, made.shape[-1], made.size)
-        said = claims(model, "logistic", data, theta, lanes)
-        claimed = time.perf_counter()
-        judged = judge_attention(model, made, data, theta, said)
-    else:
-        made = draws.KINDS[name]
-        data, theta = draws.ordinary(rng, made, model, count), draws.start(rng, made, model, count)
-        said = claims(model, made.loss, data, theta, lanes)
-        claimed = time.perf_counter()
-        starts = [tuple(w[i] for w in theta) for i in range(count)]
-        judged = [judge_network(model, made.loss, data.take(i), starts[i], claim) for i, claim in enumerate(said)]
+    data, theta, kind = drawn(model, name, count, seed)
+    said = claims(model, kind.loss, data, theta, lanes)
+    claimed = time.perf_counter()
+    judged = judge(model, kind, data, theta, said)
     return {
         "model": model,
         "kind": name,
-        "regular": made.regular,
+        "regular": kind.regular,
         "instances": count,
         **{word: sum(j.verdict == word for j in judged) for word in VERDICTS},
         "outcomes": dict(Counter(claim.outcome for claim in said)),
@@ -172,16 +176,15 @@ def _short(why: str) -> str:
     return re.sub(r"(?<= )[+-]?\d[\d.]*(e[+-]?\d+)?", "#", why.split(" [")[0].split(" (")[0])
 
 
-def kinds_of(model: str, scale: float) -> list[tuple[str, int]]:
+def kinds_of(model: str, scale: float = 1.0) -> list[tuple[str, int]]:
     """The kinds of instances of a model, and how many are drawn of each."""
-    if model in ATTENTION:
-        of = {name: (kind.regular, kind.shape[-1] > LARGE) for name, kind in attention.KINDS.items()}
-    else:
-        of = {name: (kind.regular, False) for name, kind in draws.KINDS.items() if model in kind.models}
-    many = {
-        name: COUNTS[model] * (0.1 if large else REGULAR if regular else 1) for name, (regular, large) in of.items()
-    }
-    return [(name, max(8, round(scale * number))) for name, number in many.items()]
+    found = []
+    for name, kind in (attention.KINDS if model in ATTENTION else draws.KINDS).items():
+        if model in ATTENTION or model in kind.models:
+            large = model in ATTENTION and kind.shape[-1] > LARGE
+            share = 0.1 if large else REGULAR if kind.regular else 1
+            found.append((name, max(8, round(scale * COUNTS[model] * share))))
+    return found
 
 
 def main() -> None:
