@@ -6,11 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import jaxflow as jf
 from jaxflow.models import DiagonalAttention
+from jaxflow.study import TokenSelection
 from tests.referee import run
-from tests.referee.flow import Tokens
+from tests.referee.flow import Tokens, logits_of, pull
 from tests.referee.returns import follow_back
 
 # Keys of instances that took all of 4,096 explicit steps, but for the last, which stops in passing (see below).
@@ -104,3 +106,23 @@ def test_no_step_passes_over_the_change_of_a_token() -> None:
     logits = np.einsum("ntd,nd,d->nt", data.tokens, data.queries, follow_back(data, theta, steps=300).beta)
     assert claim.outcome == "globally_optimal"
     assert claim.selected.tolist() == logits.argmax(-1).tolist()
+
+
+@pytest.mark.slow
+def test_an_implicit_step_passes_over_no_token_either() -> None:
+    """W at (5, 5, 2): at a length of 1,200 a step of length 1,000 went past the wall between two tokens with nearly
+    equal scores, and the path ended at other tokens, certified."""
+    risk, model = TokenSelection().setup(jax.random.key(90_119), n=5, T=5, d=2, parametrization="W")
+    given: Any = risk.data
+    data = Tokens(*(np.asarray(x)[None] for x in (given.tokens, given.queries, given.labels, model.head.v)))
+
+    def velocity(_: float, W: np.ndarray) -> np.ndarray:
+        [G], _ = pull("W", data, (W.reshape(1, 2, 2),))
+        return G.ravel() / np.linalg.norm(G)
+
+    # In arc length; tolerances of 1e-11 lead to the same tokens.
+    end = solve_ivp(velocity, (0.0, 5e3), np.ravel(model.W), "LSODA", rtol=1e-9, atol=1e-9)
+    selected = logits_of(data, end.y[:, -1].reshape(1, 2, 2)).argmax(-1)
+    assert end.success and selected.tolist() == [[4, 4, 1, 3, 2]]
+    [claim] = run.claims("W", "logistic", data, (np.asarray(model.W)[None],), lanes=1)
+    assert claim.outcome == "locally_optimal" and claim.selected.tolist() == selected[0].tolist()
