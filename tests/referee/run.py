@@ -132,9 +132,13 @@ def _judge_attention(
             left = [i for i in left if judged[i].by_path]
     for i, found in enumerate(judged):
         if model == "diagonal" and found.why == attention.AWAY:
-            # A path that goes far out may come back to a point.
-            end = follow_back(data.take(i), tuple(x[i] for x in theta))
-            judged[i] = attention.judge_rest(said[i], end.beta) if end.rests else found
+            # A path that goes far out may come back to a point where a token pulls that is better than a selected one.
+            one = data.take(i)
+            end, scores = follow_back(one, tuple(x[i] for x in theta)), one.labels[:, None] * (one.tokens @ one.v)
+            selected = np.einsum("ntd,nd,d->nt", one.tokens, one.queries, end.beta).argmax(-1)
+            stays = np.all(scores.argmax(-1) == selected)
+            spent = found if stays else Judgement("unverified", "a path that may come back has not come to rest")
+            judged[i] = attention.judge_rest(said[i], end.beta) if end.rests else spent
     return judged
 
 
