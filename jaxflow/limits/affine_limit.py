@@ -40,7 +40,7 @@ from jaxflow.losses import self_concordance
 from jaxflow.margin import Certificate, Lp, ProgramResult, RecessionCone, Solution, certify, recession_cone, solve
 from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
-from jaxflow.margin.power import power_map
+from jaxflow.margin.potential import power_map
 from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
 from jaxflow.models import NextTokenAttention

@@ -31,7 +31,7 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.affine_flow import ATOL, AbstractFrame, AffineFlow
 from jaxflow.losses import tail_rate
-from jaxflow.margin.power import power_map
+from jaxflow.margin.potential import power_map
 
 
 class MirrorFrame(AbstractFrame):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, as_plain, check_real, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates
-from jaxflow.margin.power import power_map
+from jaxflow.margin.potential import power_map
 from jaxflow.risk import EmpiricalRisk
 
 
