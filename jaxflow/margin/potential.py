@@ -1,4 +1,4 @@
-r"""The potentials $\frac1r\|v\|_r^r$, r > 1, of entries and of singular values (Schatten), at flat points.
+r"""The potentials $\frac1r\|v\|_r^r$, r > 1, of entries and of singular values (Schatten).
 
 The gradient of the second one is $U\mathrm{diag}(\sigma^{r-1})V^\top$ for $v=U\mathrm{diag}(\sigma)V^\top$. Its change
 with v is that of a function of a symmetric matrix, the dilation of v with eigenvalues $\pm\sigma_i$: divided
@@ -20,7 +20,7 @@ from jaxflow.margin.norms import Lp, Schatten
 
 
 class AbstractPotential(eqx.Module):
-    """A potential, homogeneous of degree `exponent` r, of real points `(v,)`."""
+    """A potential, homogeneous of degree `exponent` r, of real points, flat or of a shape."""
 
     exponent: eqx.AbstractVar[float]
 
@@ -34,7 +34,7 @@ class AbstractPotential(eqx.Module):
         """r times the potential."""
 
     @abc.abstractmethod
-    def map(self, point: Float[Array, " v"]) -> Float[Array, " v"]:
+    def map(self, point: Float[Array, "..."]) -> Float[Array, "..."]:
         """The gradient."""
 
     @abc.abstractmethod
@@ -42,7 +42,7 @@ class AbstractPotential(eqx.Module):
         """How the gradient changes with the point, for several changes of it."""
 
     @abc.abstractmethod
-    def turned(self, point: Float[Array, " v"], change: Float[Array, " v"]) -> Float[Array, " v"]:
+    def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
         """How the gradient changes, in any unit; finite everywhere."""
 
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class EntryPotential(AbstractPotential):
     def power(self, point: Float[Array, " v"]) -> Float[Array, ""]:
         return jnp.sum(jnp.abs(point) ** self.exponent)
 
-    def map(self, point: Float[Array, " v"]) -> Float[Array, " v"]:
+    def map(self, point: Float[Array, "..."]) -> Float[Array, "..."]:
         return power_map(point, self.exponent, self.parts)
 
     def bent(self, point: Float[Array, " v"], changes: Float[Array, "v c"]) -> Float[Array, "v c"]:
@@ -72,7 +72,7 @@ class EntryPotential(AbstractPotential):
             changes + (self.exponent - 2) * unit * jnp.tile(along, (self.parts, 1))
         )
 
-    def turned(self, point: Float[Array, " v"], change: Float[Array, " v"]) -> Float[Array, " v"]:
+    def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
         return positive_or_one(jnp.abs(point)) ** (self.exponent - 2.0) * change
 
     def beyond(
@@ -95,7 +95,7 @@ class SpectralPotential(AbstractPotential):
     def power(self, point: Float[Array, " v"]) -> Float[Array, ""]:
         return jnp.sum(linalg.singular_values(point.reshape(self.shape)) ** self.exponent)
 
-    def map(self, point: Float[Array, " v"]) -> Float[Array, " v"]:
+    def map(self, point: Float[Array, "..."]) -> Float[Array, "..."]:
         return spectral_map(point.reshape(self.shape), self.exponent).reshape(point.shape)
 
     def bent(self, point: Float[Array, " v"], changes: Float[Array, "v c"]) -> Float[Array, "v c"]:
@@ -103,7 +103,7 @@ class SpectralPotential(AbstractPotential):
         moved = jax.vmap(lambda change: _changed(factors, self.exponent, change.reshape(self.shape)), 1, 2)(changes)
         return moved.reshape(changes.shape)
 
-    def turned(self, point: Float[Array, " v"], change: Float[Array, " v"]) -> Float[Array, " v"]:
+    def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
         u, s, vt = _factors(point.reshape(self.shape))
         # What is less is roundings.
         s = jnp.maximum(s, jnp.finfo(s.dtype).eps * s[0])
