@@ -104,10 +104,8 @@ class SpectralPotential(AbstractPotential):
         return moved.reshape(changes.shape)
 
     def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
-        u, s, vt = _factors(point.reshape(self.shape))
-        # What is less is roundings.
-        s = jnp.maximum(s, jnp.finfo(s.dtype).eps * s[0])
-        return _changed((u, s, vt), self.exponent, change.reshape(self.shape)).reshape(point.shape)
+        factors = _factors(point.reshape(self.shape))
+        return _changed(factors, self.exponent, change.reshape(self.shape), finite=True).reshape(point.shape)
 
     def beyond(
         self, base: Float[Array, " v"], image: Float[Array, " v"], share: Float[Array, " v"]
@@ -144,12 +142,15 @@ def spectral_map(matrix: Float[Array, "m n"], exponent: float) -> Float[Array, "
 @spectral_map.defjvp
 def _spectral_map_jvp(exponent: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     factors = _factors(primals[0])
-    return _mapped(primals[0], factors, exponent), _changed(factors, exponent, tangents[0])
+    return _mapped(primals[0], factors, exponent), _changed(factors, exponent, tangents[0], finite=True)
 
 
 def _factors(matrix: Float[Array, "m n"]) -> tuple[Array, Array, Array]:
+    """The decomposition, in which singular values that are roundings are zero: a power less than one makes them
+    large."""
     # LAPACK may hang on NaN.
-    return linalg.svd(jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, 0.0))
+    u, s, vt = linalg.svd(jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, 0.0))
+    return u, jnp.where(s > max(matrix.shape) * jnp.finfo(s.dtype).eps * s[0], s, 0.0), vt
 
 
 def _mapped(matrix: Array, factors: tuple[Array, Array, Array], exponent: float) -> Float[Array, "m n"]:
@@ -157,14 +158,16 @@ def _mapped(matrix: Array, factors: tuple[Array, Array, Array], exponent: float)
     return jnp.where(jnp.all(jnp.isfinite(matrix)), (u * s[None, :] ** (exponent - 1.0)) @ vt, jnp.nan)
 
 
-def _changed(factors: tuple[Array, Array, Array], exponent: float, change: Float[Array, "m n"]) -> Float[Array, "m n"]:
-    r"""How the map changes, by divided differences of $g(\sigma)=\sigma^{r-1}$ at $\pm\sigma_i$. At zero, where they
-    are infinite for r < 2, they are those at one, as those of `power_map`."""
+def _changed(
+    factors: tuple[Array, Array, Array], exponent: float, change: Float[Array, "m n"], finite: bool = False
+) -> Float[Array, "m n"]:
+    r"""How the map changes, by divided differences of $g(\sigma)=\sigma^{r-1}$ at $\pm\sigma_i$; `finite`: at zero
+    those at one, as of `power_map`, where they would be infinite (r < 2) or of a singular matrix (r > 2)."""
     u, s, vt = factors
     power = exponent - 1.0
     larger = jnp.maximum(s[:, None], s[None, :])
     share = jnp.minimum(s[:, None], s[None, :]) / positive_or_one(larger)
-    growth = (positive_or_one(larger) if power < 1.0 else larger) ** (power - 1.0)
+    growth = (positive_or_one(larger) if finite else larger) ** (power - 1.0)
     apart = jnp.abs(s[:, None] - s[None, :]) / positive_or_one(larger)
     some = positive_or_one(apart)
     alike = growth * jnp.where(apart > 0, -jnp.expm1(power * jnp.log1p(-some)) / some, power)

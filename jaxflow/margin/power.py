@@ -199,6 +199,22 @@ def _refined(smooth: _Smooth, end: _State, primal: Float[Array, " v"]) -> Float[
     return lax.fori_loop(0, 2, better, primal)
 
 
+def _away(rows: Float[Array, "m v"], shape: tuple[int, ...]) -> Float[Array, "v v"]:
+    """What is zero at the matrices in the joint ranges of the elements: others have no smaller norm, and at these F is
+    flat."""
+
+    def onto(stack: Array) -> Array:
+        u, s, _ = linalg.svd(stack.reshape(len(stack), -1))
+        u = jnp.where(s > max(stack.shape) * jnp.finfo(s.dtype).eps * s[0], u, 0.0)
+        return u @ u.T
+
+    elements = rows.reshape(-1, *shape)
+    left, right = onto(elements.transpose(1, 0, 2)), onto(elements.transpose(2, 0, 1))
+    away = jnp.eye(rows.shape[1], dtype=rows.dtype) - jnp.kron(left, right)
+    # Where the ranges are all there is, nothing is left but roundings.
+    return jnp.where(jnp.abs(away) > linalg.ROUNDED, away, 0.0)
+
+
 def solve_power(
     program: AbstractProgram, compact: Compact, norm: Lp | Schatten, tolerance: float, max_steps: int | None
 ) -> Solution:
@@ -217,7 +233,11 @@ def solve_power(
     near = near / positive_or_one(jnp.max(moduli(near, parts)))
     scaled = coordinates * size
     if p >= 2:
-        values, vectors = free_directions(scaled, compact.equality)
+        held, fixed = scaled, compact.equality
+        if isinstance(norm, Schatten):
+            away = _away(scaled, program.primal_zero.shape)
+            held, fixed = jnp.concatenate([scaled, away]), jnp.concatenate([fixed, jnp.ones(len(away), bool)])
+        values, vectors = free_directions(held, fixed)
         free = jnp.where((values == 0)[None, :], vectors, 0.0)
         offset = jnp.zeros_like(near) if program.conic else near
         smooth = _Smooth(free, offset, jnp.zeros_like(values), own, True)

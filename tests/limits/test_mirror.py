@@ -72,6 +72,19 @@ def test_certified_directions_of_a_matrix_are_those_of_the_program_in_the_schatt
         np.testing.assert_allclose(end, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
 
 
+def test_singular_values_that_are_zero_in_the_limit() -> None:
+    """Of many classes the rows of W sum to zero, and a power less than one makes a rounding large."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 4))
+    risk = jf.EmpiricalRisk((inputs, np.argmax(inputs @ rng.normal(size=(4, 3)), axis=1)), "cross_entropy")
+    limit = jf.find_limit(risk, Linear(jnp.zeros((3, 4))), method=jf.ModelStaged(potential=jf.margin.Schatten(3)))
+    assert limit.outcome == "globally_optimal" and float(limit.excess) <= 1e-8
+    ours = limit.program_solution.primal
+    assert ours.shape == (3, 4) and limit.prediction.program.norm == jf.margin.Schatten(3)
+    np.testing.assert_allclose(limit.direction.w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.svd(ours, compute_uv=False)[2], 0.0, atol=1e-12)
+
+
 def test_schatten_potentials_of_anything_but_one_matrix() -> None:
     rng = np.random.default_rng(5)
     inputs, labels = rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)
