@@ -1,10 +1,14 @@
-"""Mirror flows of linear models: python benchmarks/mirror.py [--count 200] [--powers 1.2 1.5 3 10].
+"""Mirror flows of linear models: python benchmarks/mirror.py [--count 200] [--powers 1.2 1.5 3 10] [--schatten 1.5 3].
 
 Logistic loss on 20 separable data of 10 and of 30 normal inputs, potentials |θ|_p^p/p, from zero. The limits are held
 against the ℓp max-margin program as CVXPY states it (power cones, solved by Clarabel). *Excess*: the ℓp norm of the
 flow's direction at margin one over CVXPY's optimum, less one.
+
+Rows of `schatten`: inputs are normal matrices 4 x 5, and potentials those of singular values. The optimum is SciPy's
+(SLSQP), which knows only the potential, its gradient and the margins.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -12,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _common import Record, clocked, outcomes, settings, spread
+from scipy.optimize import minimize
 
 import jaxflow as jf
 
 DATA, INPUTS, POWERS = 20, (10, 30), (1.2, 1.5, 3.0, 10.0)
+SHAPE, SCHATTEN = (4, 5), (1.5, 3.0)
 
 
 class Linear(eqx.Module):
@@ -23,6 +29,13 @@ class Linear(eqx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.w @ x
+
+
+class Matrix(eqx.Module):
+    W: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self.W * x)
 
 
 def instances(count: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,28 +48,58 @@ def instances(count: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 def case(count: int, d: int, p: float) -> dict[str, Any]:
     inputs, labels = instances(count, d)
 
+    def optimum(at: int) -> tuple[float, np.ndarray]:
+        found = jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p)))
+        return float(found.certificate.primal_value), np.asarray(found.primal)
+
+    known = {"p": p, "d": d}
+    return held(known, Linear(jnp.zeros(d)), p, inputs, labels, lambda w: np.linalg.norm(w, p), optimum)
+
+
+def matrices(count: int, p: float) -> dict[str, Any]:
+    d = math.prod(SHAPE)
+    inputs, labels = instances(count, d)
+
+    def size(w: np.ndarray) -> float:
+        return float(np.linalg.norm(np.linalg.svd(w.reshape(SHAPE), compute_uv=False), p))
+
+    def potential(w: np.ndarray) -> tuple[float, np.ndarray]:
+        u, s, vt = np.linalg.svd(w.reshape(SHAPE), full_matrices=False)
+        return np.sum(s**p) / p, ((u * s ** (p - 1)) @ vt).reshape(-1)
+
+    def optimum(at: int) -> tuple[float, np.ndarray]:
+        rows = labels[at][:, None] * inputs[at]
+        begun = np.linalg.pinv(rows) @ np.ones(DATA)
+        margins: Any = {"type": "ineq", "fun": lambda w: rows @ w - 1.0, "jac": lambda w: rows}
+        options = {"ftol": 1e-15, "maxiter": 1000}
+        w = minimize(potential, begun, method="SLSQP", jac=True, constraints=margins, options=options).x
+        # Of margins that are met: an upper bound.
+        return size(w) / np.min(rows @ w), w
+
+    known = {"p": p, "d": "{} x {}".format(*SHAPE), "norm": "schatten"}
+    model, own = Matrix(jnp.zeros(SHAPE)), jf.margin.Schatten(p)
+    return held(known, model, own, inputs.reshape(count, DATA, *SHAPE), labels, size, optimum)
+
+
+def held(known: Any, model: Any, potential: Any, inputs: Any, labels: Any, size: Any, optimum: Any) -> dict[str, Any]:
+    """The limits beside independent optima: `optimum(at)`, a value and a point; `size` is the norm."""
+
     @jax.jit
     @jax.vmap
     def limits(x: Any, y: Any) -> Any:
-        risk, method = jf.EmpiricalRisk((x, y), "logistic"), jf.ModelStaged(potential=p)
-        limit = jf.find_limit(risk, Linear(jnp.zeros(d)), method=method, throw=False)
-        return limit.outcome.value, limit.flow_direction.module.w, limit.trajectory.stats["num_steps"]
+        risk, method = jf.EmpiricalRisk((x, y), "logistic"), jf.ModelStaged(potential=potential)
+        limit = jf.find_limit(risk, model, method=method, throw=False)
+        direction = jax.tree.leaves(limit.flow_direction)[0].reshape(-1)
+        return limit.outcome.value, direction, limit.trajectory.stats["num_steps"]
 
     (codes, directions, steps), seconds = clocked(lambda: limits(inputs, labels))
-    certified = np.flatnonzero(np.asarray(codes) == int(jf.Outcome.globally_optimal))
-    excess, apart = [], []
-    for at in certified:
-        w, optimum = (
-            np.asarray(directions[at]),
-            jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))),
-        )
-        theirs = np.asarray(optimum.primal)
-        size = np.linalg.norm(w, p) / np.min(labels[at] * (inputs[at] @ w))
-        excess.append(size / float(optimum.certificate.primal_value) - 1.0)
+    count, excess, apart = len(labels), [], []
+    for at in np.flatnonzero(np.asarray(codes) == int(jf.Outcome.globally_optimal)):
+        w, (value, theirs) = np.asarray(directions[at]), optimum(at)
+        excess.append(size(w) / np.min(labels[at] * (inputs[at].reshape(DATA, -1) @ w)) / value - 1.0)
         apart.append(np.linalg.norm(w - theirs / np.linalg.norm(theirs)))
     return {
-        "p": p,
-        "d": d,
+        **known,
         "instances": count,
         "outcomes": outcomes(codes),
         "excess": spread(np.array(excess)),
@@ -67,11 +110,13 @@ def case(count: int, d: int, p: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = settings(__doc__, "mirror", count=200, powers=POWERS)
-    record = Record(asked.out)
+    asked = settings(__doc__, "mirror", count=200, powers=POWERS, schatten=SCHATTEN)
+    record = Record(asked.out, ("p", "d"))
     for p in asked.powers:
         for d in INPUTS:
             record.add(case(asked.count, d, p))
+    for p in asked.schatten:
+        record.add(matrices(asked.count, p))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ The recession cone of the data (`jaxflow.margin.recession`) decides what kind of
 The flow is followed until the excess of its own velocity over the optimum of that program is below the gap.
 
 Of mirror flow (`jaxflow.limits.affine_mirror`) the first case holds where the loss has one minimum among all
-parameters, and the second one, with the norm lp, where all margins diverge. Nothing else is decided.
+parameters, and the second one, with the norm of the potential, where all margins diverge. Nothing else is decided.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,6 +26,7 @@ from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import REST, AbstractFrame, AffineFlow, Path, frame_of, path_of
 from jaxflow.limits.affine_mirror import MirrorFrame, mirror_frame
 from jaxflow.limits.affine_rest import Rest, rest_of
+from jaxflow.limits.affine_theorems import theorem_of
 from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import SHARE_OF_GAP, held_against
@@ -37,44 +37,26 @@ from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import above, with_the_better_bound
 from jaxflow.losses import self_concordance
-from jaxflow.margin import Certificate, Lp, ProgramResult, RecessionCone, Solution, certify, recession_cone, solve
+from jaxflow.margin import (
+    AbstractNorm,
+    Certificate,
+    Lp,
+    ProgramResult,
+    RecessionCone,
+    Schatten,
+    Solution,
+    certify,
+    recession_cone,
+    solve,
+)
 from jaxflow.margin.linear import MaxMarginProgram
-from jaxflow.margin.norms import as_norm
-from jaxflow.margin.power import power_map
+from jaxflow.margin.potential import potential_of
 from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
-from jaxflow.models import NextTokenAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Point, Regime, Trajectory
 
-THEOREM = (
-    "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is "
-    "that of the l2 max margin of the data that can be separated, orthogonal to the others"
-)
-CLASSES = (
-    "Soudry et al. (2018), Theorem 7: the direction of a linear model of separable data of many classes is that of the "
-    "multiclass SVM. Where only some margins can be separated no theorem is cited, and the program is the l2 "
-    "(Frobenius) max margin of these, orthogonal to the others"
-)
-CONTINUATIONS = (
-    "Thrampoulidis (2024), Implicit Optimization Bias of Next-Token Prediction in Linear Models: the outputs of a "
-    "context's continuations tend to their log-odds where all of these can be met, and the direction is that of the l2 "
-    "(Frobenius) max margin over the other words, orthogonal to differences of continuations"
-)
-GRAPH = (
-    "Li et al. (2024), Mechanics of Next Token Prediction with Self-Attention: the direction of W is that of the "
-    "Graph-SVM, and words of one strongly connected component keep finite shares. Where embeddings are linearly "
-    "dependent and that program has no solution no theorem is cited, and the program is the l2 (Frobenius) max margin "
-    "of the pairs that can be separated, orthogonal to the others"
-)
-
-
-MIRROR = (
-    "Sun, Ahn, Thrampoulidis and Azizan (2022), Mirror Descent Maximizes Generalized Margin and Can Be Implemented "
-    "Efficiently: with the potential |theta|_p^p / p the direction of a linear model of separable data is that of the "
-    "lp max margin"
-)
 # An excess is of second order in the direction, and of higher order in entries that are small where p > 2: of a mirror
 # flow the distance from the direction of the program counts as well, which may be the gap to this power.
 APART = 0.75
@@ -108,25 +90,27 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
     return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
 
 
-def affine_limit(
-    risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None, potential: float = 2.0
-) -> Limit:
+def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any, norm: AbstractNorm) -> Limit:
     """The limit of such a flow. `ruled`: the prediction of the rule registered for the model's class, see
-    `jaxflow.limits.model_direction`. `potential`: p of the mirror flow."""
+    `jaxflow.limits.model_direction`. `norm`: of the potential of the mirror flow, Frobenius for gradient flow."""
     theta, unravel = flat(risk, model)
-    problem = _problem_of(risk, theta, unravel, potential)
+    mirror = isinstance(norm, Lp | Schatten)
+    # A Schatten norm is of the one matrix that is trained.
+    shape = jax.tree.leaves(eqx.filter(model, risk.filter(model)))[0].shape if isinstance(norm, Schatten) else (-1,)
+    problem = _problem_of(risk, theta, unravel, norm, shape)
     flow, growing = problem.flow, problem.growing
     budget = min(max_steps, IMPLICIT_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
 
-    mirror, best = potential != 2.0, problem.best
-    begun = partial(mirror_frame, flow, potential, best, theta * problem.unit, growing)
-    frame: AbstractFrame = begun() if mirror else frame_of(flow, best.primal, growing, problem.away)
+    best = problem.best
+    frame: AbstractFrame = frame_of(flow, best.primal, growing, problem.away)
+    if mirror:
+        frame = mirror_frame(flow, potential_of(norm, shape), best, theta * problem.unit, growing)
     # The distance of a mirror flow's velocity falls by a power of s: the path ends where the claim holds.
     share = 0.5 if mirror else SHARE_OF_GAP
     nearest = (share * gap) ** (APART if mirror else 1.0)
-    optimum = certify(problem.program, best.primal, best.dual).dual_value
+    optimum = certify(problem.program, _shaped(problem.program, best.primal), best.dual).dual_value
 
     def certified(s: Array, velocity: Array) -> Array:
         # The excess is of second order in the direction, which is to be as close.
@@ -136,14 +120,16 @@ def affine_limit(
     # Where nothing grows the path is over when margins rest. A mirror flow is followed where all margins grow.
     grows = jnp.all(growing) if mirror else jnp.any(growing)
     # Small entries of w, of size a, come to their place at s = a^(1 - p); for p < 2 directions turn like s^(2 - 2p).
-    slower = max(potential - 1.0, 1.0 / (potential - 1.0))
+    slower = max(norm.p - 1.0, 1.0 / (norm.p - 1.0)) if mirror else 1.0
     until = jnp.where(grows, slower * LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     rest = rest_of(flow, problem.still, problem.away, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
-def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, potential: float) -> _Problem:
+def _problem_of(
+    risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, norm: AbstractNorm, shape: tuple[int, ...]
+) -> _Problem:
     def margins(x: Array) -> Array:
         return risk.margins(unravel(x)).reshape(-1)
 
@@ -166,7 +152,7 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, po
     # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters. Zero beyond their
     # rank: a direction that only roundings make would be one of data to the cone, in which the scale of none matters.
     # The norm of a mirror flow is one of all parameters.
-    mirror = potential != 2.0
+    mirror = isinstance(norm, Lp | Schatten)
     whole = p <= n or mirror
     basis = jnp.eye(p, dtype=theta.dtype) if whole else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
@@ -177,9 +163,11 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, po
     # A point of a mirror flow is one of all parameters, of which none is away.
     away = 0.0 * eye if mirror else jax.lax.cond(jnp.any(still), lambda: null_space(inner, still), lambda: eye)
     projected = jnp.where(growing[:, None], inner if mirror else (inner @ away.T) @ away, 0.0)
-    norm: Any = Lp(potential) if mirror else as_norm("l2")
-    best: Any = solve(_margins_of(projected, norm)) if mirror else thin_margin(projected, growing, cone.direction)
-    if mirror:
+    if not mirror:
+        best: Any = thin_margin(projected, growing, cone.direction)
+    else:
+        best = solve(_margins_of(projected, norm, shape))
+        best = eqx.tree_at(lambda b: b.primal, best, best.primal.reshape(-1))
         # Powers of w are of order one where w is.
         size = power_of_two(exponent_of(best.primal[None]))
         unit, inner, projected = unit / size, inner * size, projected * size
@@ -187,7 +175,7 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, po
     # In the program the rows that do not grow repeat the one whose margin is the largest.
     largest = jnp.argmax(jnp.where(growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(growing[:, None], projected, projected[largest][None, :])
-    program = _margins_of(repeated, norm)
+    program = _margins_of(repeated, norm, shape)
     own = Partial(_in_units, jax.linearize(moving, theta)[1], unit)
     products = own if whole else Partial(jnp.matmul, inner)
     flow = AffineFlow(risk.loss, inner, products, offsets, weights, group)
@@ -196,8 +184,17 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any, po
     return _Problem(flow, basis, unit, cone, growing, still, away, program, best, leading)
 
 
-def _margins_of(rows: Float[Array, "n m"], norm: Any) -> MaxMarginProgram:
-    return MaxMarginProgram(norm=norm, inputs=rows, labels=jnp.ones_like(rows[:, 0]), transform=None)
+def _margins_of(rows: Float[Array, "n m"], norm: AbstractNorm, shape: tuple[int, ...]) -> MaxMarginProgram:
+    inputs = rows.reshape(len(rows), *shape)
+    return MaxMarginProgram(norm=norm, inputs=inputs, labels=jnp.ones_like(rows[:, 0]), transform=None)
+
+
+def _rows(program: MaxMarginProgram) -> Float[Array, "n m"]:
+    return program.inputs.reshape(len(program.inputs), -1)
+
+
+def _shaped(program: MaxMarginProgram, point: Float[Array, " m"]) -> Float[Array, "..."]:
+    return point.reshape(program.inputs.shape[1:])
 
 
 def _in_units(products: Any, unit: Float[Array, ""], x: Float[Array, " m"]) -> Float[Array, " n"]:
@@ -211,8 +208,10 @@ def _relative(error: Float[Array, ""], size: Float[Array, ""]) -> Float[Array, "
 
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
     """How far a direction is above the optimum of the program, relative to it."""
-    margin = jnp.min(program.inputs @ velocity)
-    return above(jnp.where(margin > 0, program.norm(velocity) / positive_or_one(margin), jnp.inf), optimum)
+    margin = jnp.min(_rows(program) @ velocity)
+    return above(
+        jnp.where(margin > 0, program.norm(_shaped(program, velocity)) / positive_or_one(margin), jnp.inf), optimum
+    )
 
 
 def _concluded(
@@ -230,7 +229,7 @@ def _concluded(
     some, mirror = jnp.any(growing), isinstance(frame, MirrorFrame)
     known = cone.separability.value != 0
     velocity, pushes = path.velocity, path.pushes
-    own = certify(program, velocity, pushes, "flow")
+    own = certify(program, _shaped(program, velocity), pushes, "flow")
     solution = _solution(program, problem.best, some)
     excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
     solved = jnp.abs(solution.certificate.duality_gap) <= gap
@@ -256,10 +255,8 @@ def _concluded(
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
-    graph = isinstance(unravel(theta), NextTokenAttention)
-    many = GRAPH if graph else CONTINUATIONS if risk.soft else CLASSES
-    many, one = (f"{MIRROR}. Of many classes no theorem is cited", MIRROR) if mirror else (many, THEOREM)
-    prediction: Any = Prediction(program, one if problem.flow.group == 1 else many, ())
+    theorem = theorem_of(risk, unravel(theta), program.norm, problem.flow.group > 1)
+    prediction: Any = Prediction(program, theorem, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
@@ -283,11 +280,11 @@ def _concluded(
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
-    margin = jnp.min(jnp.where(growing, program.inputs @ (problem.basis.T @ unit), jnp.inf)) * problem.unit
+    margin = jnp.min(jnp.where(growing, _rows(program) @ (problem.basis.T @ unit), jnp.inf)) * problem.unit
     if mirror:
-        margin = margin / program.norm(unit)
+        margin = margin / program.norm(_shaped(program, unit))
     # Along the start a mirror flow has a rate of its own.
-    slow = isinstance(frame, MirrorFrame) and frame.potential < 2.0
+    slow = isinstance(frame, MirrorFrame) and frame.exponent < 2.0
     return Limit(
         kind=kind,
         outcome=outcome,
@@ -321,26 +318,28 @@ def _concluded(
 
 
 def _solution(program: MaxMarginProgram, best: ThinMargin | Solution, some: Bool[Array, ""]) -> Solution:
-    certificate: Certificate = certify(program, best.primal, best.dual)
+    primal = _shaped(program, best.primal)
+    certificate: Certificate = certify(program, primal, best.dual)
     # Of no rows there is no program.
     code = jnp.where(jnp.abs(certificate.duality_gap) <= 1e-10, ProgramResult.optimal.value, ProgramResult.failed.value)
     code = jnp.where(some, code, ProgramResult.not_run.value)
     steps = best.iterations if isinstance(best, Solution) else best.steps
-    return Solution(best.primal, best.dual, certificate, Code(code, ProgramResult), steps)
+    return Solution(primal, best.dual, certificate, Code(code, ProgramResult), steps)
 
 
 def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[Array, " n"]) -> KKTPoint:
     """The conditions at the velocity's direction, with the multipliers that make it: only their complementarity is
     not met."""
-    margins = program.inputs @ velocity
+    rows = _rows(program)
+    margins = rows @ velocity
     margin = positive_or_one(jnp.min(margins))
     psi, weights = velocity / margin, pushes / margin
-    if isinstance(program.norm, Lp):
+    if isinstance(program.norm, Lp | Schatten):
         # Of ψ in the dual variable, of any size.
-        psi = power_map(psi, program.norm.p)
-        pushed = positive_or_one(jnp.linalg.norm(program.inputs.T @ weights))
+        psi = potential_of(program.norm, program.inputs.shape[1:]).map(psi)
+        pushed = positive_or_one(jnp.linalg.norm(rows.T @ weights))
         weights = weights * jnp.linalg.norm(psi) / pushed
-    left = jnp.linalg.norm(psi - program.inputs.T @ weights) / positive_or_one(jnp.linalg.norm(psi))
+    left = jnp.linalg.norm(psi - rows.T @ weights) / positive_or_one(jnp.linalg.norm(psi))
     slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / positive_or_one(jnp.sum(weights))
     return KKTPoint(left, slack, weights)
 
@@ -370,7 +369,7 @@ def _trajectory(
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
     power = 2.0
     if isinstance(frame, MirrorFrame):
-        power, push = frame.potential, jnp.where(some, path.velocity, push)
+        power, push = frame.exponent, jnp.where(some, path.velocity, push)
     velocity = unravel(problem.basis @ push / positive_or_one(jnp.linalg.norm(push)))
     log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - power * jnp.log(problem.unit)
     names: Any = RESULTS

@@ -1,9 +1,9 @@
 r"""Mirror flow of a model that is affine in its parameters, in a frame in which it comes to rest.
 
-With $\psi(\theta)=\frac1p\|\theta\|_p^p$, $\nabla\psi^*(z)=\mathrm{sign}(z)|z|^{q-1}$, $1/p+1/q=1$, the flow is
-$\dot z=-\nabla L(\nabla\psi^*(z))$. Let w be the direction of the largest $\ell_p$ margin, with margins of one or more,
-$\zeta=\nabla\psi(w)$, and κ the rate of the tail. With $s=\log(1+t/u)$, $\sigma=(1+s)/\kappa$ and
-$m=\sigma^{\max(p-2,0)}$
+With $\psi(\theta)=\frac1p\|\theta\|_p^p$ of entries or of singular values, and for entries
+$\nabla\psi^*(z)=\mathrm{sign}(z)|z|^{q-1}$, $1/p+1/q=1$, the flow is $\dot z=-\nabla L(\nabla\psi^*(z))$. Let w be the
+direction of the largest margin in the norm of ψ, with margins of one or more, $\zeta=\nabla\psi(w)$, and κ
+the rate of the tail. With $s=\log(1+t/u)$, $\sigma=(1+s)/\kappa$ and $m=\sigma^{\max(p-2,0)}$
 
 $$z=z_0+\sigma^{p-1}\zeta+mr:\qquad\frac{dr}{ds}=\frac1m\sum_ke^{E_k}a_k-\frac{p-1}{\kappa m}\sigma^{p-2}\zeta
 -\frac{m'}mr,\qquad\theta=\sigma\,\nabla\psi^*\Big(\zeta+\frac{z_0+mr}{\sigma^{p-1}}\Big),$$
@@ -16,12 +16,12 @@ and $s^{2-2p}$. If the direction of dz/ds tends to ζ then so does that of z, an
 to w.
 
 Margins are $\sigma a_k^\top w$ and products with what θ is more than σw, which has no roundings of σw. For p < 2 it is
-of order $s^{2-p}$, and its roundings end the path where p is near one.
+of order $s^{2-p}$, and its roundings end the path where p is near one. Of singular values what θ is more than σw is a
+plain difference, with the roundings of σw: margins lose s of them.
 """
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -31,11 +31,11 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.affine_flow import ATOL, AbstractFrame, AffineFlow
 from jaxflow.losses import tail_rate
-from jaxflow.margin.power import power_map
+from jaxflow.margin.potential import AbstractPotential
 
 
 class MirrorFrame(AbstractFrame):
-    """`growth` w, `dual` ζ, `pace` of the margins, `start` θ_0, `potential` p, and as in `Frame`; in all parameters."""
+    """`growth` w, `dual` ζ, `pace` of the margins, `start` θ_0, `potential` ψ, and as in `Frame`; in all parameters."""
 
     flow: AffineFlow
     growth: Float[Array, " m"]
@@ -44,12 +44,12 @@ class MirrorFrame(AbstractFrame):
     start: Float[Array, " m"]
     log_unit: Float[Array, ""]
     growing: Bool[Array, " n"]
-    potential: float = eqx.field(static=True)
+    potential: AbstractPotential
 
     @property
-    def _conjugate(self) -> float:
-        """q."""
-        return self.potential / (self.potential - 1.0)
+    def exponent(self) -> float:
+        """p."""
+        return self.potential.exponent
 
     def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
         """σ."""
@@ -58,11 +58,11 @@ class MirrorFrame(AbstractFrame):
     def _logs(self, s: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """log m, and the log of σ^(p-2)/m: one of the two is zero."""
         log_length = jnp.log(self.length(s))
-        return max(self.potential - 2.0, 0.0) * log_length, min(self.potential - 2.0, 0.0) * log_length
+        return max(self.exponent - 2.0, 0.0) * log_length, min(self.exponent - 2.0, 0.0) * log_length
 
     def _first(self, s: Float[Array, ""]) -> Float[Array, " m"]:
         """z_0 over m."""
-        return power_map(self.start, self.potential) * jnp.exp(-self._logs(s)[0])
+        return self.potential.map(self.start) * jnp.exp(-self._logs(s)[0])
 
     def _share(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
         """What z is more than σ^(p-1) ζ, over σ^(p-1)."""
@@ -70,11 +70,11 @@ class MirrorFrame(AbstractFrame):
 
     def _away(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
         """What θ is more than σw."""
-        return self.length(s) * _beyond(self.dual, self.growth, self._share(s, r), self._conjugate)
+        return self.length(s) * self.potential.conjugate.beyond(self.dual, self.growth, self._share(s, r))
 
     def _back(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " m"]:
         """r, from what θ is more than σw."""
-        share = _beyond(self.growth, self.dual, away / self.length(s), self.potential)
+        share = self.potential.beyond(self.growth, self.dual, away / self.length(s))
         return share * jnp.exp(self._logs(s)[1]) * self.length(s) - self._first(s)
 
     def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -99,8 +99,8 @@ class MirrorFrame(AbstractFrame):
 
     def _steady(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
         """dz/ds over m, less dr/ds."""
-        steady = (self.potential - 1.0) / tail_rate(self.flow.loss) * jnp.exp(self._logs(s)[1]) * self.dual
-        return steady + max(self.potential - 2.0, 0.0) / (1.0 + s) * r
+        steady = (self.exponent - 1.0) / tail_rate(self.flow.loss) * jnp.exp(self._logs(s)[1]) * self.dual
+        return steady + max(self.exponent - 2.0, 0.0) / (1.0 + s) * r
 
     def solved(
         self, before: Array, s: Array, weight: Array, start: Array, begun: Array, tolerance: float
@@ -108,7 +108,7 @@ class MirrorFrame(AbstractFrame):
         """By Newton's method for θ or z, whichever of the two is the smoother function of the other, and for the
         multipliers, which change little in a step where the margins of a θ that is near may be far off.
         """
-        by_theta = self.potential > 2.0
+        by_theta = self.exponent > 2.0
 
         def both(u: Array) -> tuple[Array, Array]:
             return (u, self._back(s, u)) if by_theta else (self._away(s, u), u)
@@ -176,10 +176,9 @@ class MirrorFrame(AbstractFrame):
     def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
         """Of any size, the velocity of θ where dr/ds = `rate`, for p < 2 the θ of the velocity of z."""
         moving = self._steady(s, r) + rate
-        if self.potential < 2.0:
-            return power_map(moving / positive_or_one(jnp.max(jnp.abs(moving))), self._conjugate)
-        size = positive_or_one(jnp.abs(self.dual + self._share(s, r)))
-        return size ** (self._conjugate - 2.0) * moving
+        if self.exponent < 2.0:
+            return self.potential.conjugate.map(moving / positive_or_one(jnp.max(jnp.abs(moving))))
+        return self.potential.conjugate.turned(self.dual + self._share(s, r), moving)
 
     def begun(self) -> Float[Array, " m"]:
         """r at the start, where z is its own: roundings of ζ are those of z there."""
@@ -187,25 +186,15 @@ class MirrorFrame(AbstractFrame):
         return -self.length(first) * jnp.exp(self._logs(first)[1]) * self.dual
 
 
-def _beyond(
-    base: Float[Array, " m"], image: Float[Array, " m"], share: Float[Array, " m"], exponent: float
-) -> Float[Array, " m"]:
-    """The image of `base` + `share` under the power map, less that of `base`, without its roundings."""
-    ratio = share / positive_or_one(jnp.abs(base)) * jnp.sign(base)
-    # Half of the base: beyond, the difference loses no digit.
-    near = (base != 0) & (jnp.abs(ratio) <= 0.5)
-    small = image * jnp.expm1((exponent - 1.0) * jnp.log1p(jnp.where(near, ratio, 0.0)))
-    return jnp.where(near, small, power_map(base + share, exponent) - image)
-
-
 def mirror_frame(
-    flow: AffineFlow, potential: float, solution: Any, start: Float[Array, " m"], growing: Bool[Array, " n"]
+    flow: AffineFlow, potential: AbstractPotential, solution: Any, start: Float[Array, " m"], growing: Bool[Array, " n"]
 ) -> MirrorFrame:
-    """The frame of the solution of the program in the norm ℓp, of size zero where no margin grows."""
-    size = jnp.where(jnp.any(growing), jnp.sum(jnp.abs(solution.primal) ** potential), 0.0)
+    """The frame of the solution of the program in the norm of a potential, of size zero where no margin grows."""
+    p = potential.exponent
+    size = jnp.where(jnp.any(growing), potential.power(solution.primal), 0.0)
     # N*(A*λ) is one: ζ is that times the norm of w to the power p - 1, and in the span to roundings.
-    dual = size ** (1.0 - 1.0 / potential) * (jnp.where(growing, solution.dual, 0.0) @ flow.rows)
-    growth = power_map(dual, potential / (potential - 1.0))
+    dual = size ** (1.0 - 1.0 / p) * (jnp.where(growing, solution.dual, 0.0) @ flow.rows)
+    growth = potential.conjugate.map(dual)
     pace = flow.rows @ growth
     near = jnp.abs(pace - 1.0) <= ROUNDED
     log_unit = -jax.nn.logsumexp(flow.log_slopes(flow.offsets))

@@ -45,7 +45,7 @@ from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.limits.steps import PATH_RTOL
 from jaxflow.limits.verdict import ELSEWHERE
-from jaxflow.margin import ProgramResult, Solution, certify, solve
+from jaxflow.margin import AbstractNorm, Frobenius, Lp, ProgramResult, Schatten, Solution, certify, solve
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
@@ -67,7 +67,8 @@ class ModelStaged(eqx.Module):
     point the two tolerances 1e-5 and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see
     `find_limit`'s `progress`. `potential`: p of the mirror flow $\frac d{dt}\nabla\psi(\theta)=-\nabla L(\theta)$,
     $\psi(\theta)=\frac1p\|\theta\|_p^p$, p > 1, which is gradient flow for p = 2; others for models that are affine in
-    their trained parameters. Separable data then have the direction of the $\ell_p$ max margin (Sun et al. 2022),
+    their trained parameters; `jf.margin.Schatten(p)`: of singular values, $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, of one
+    trained matrix. Separable data then have the direction of the max margin in that norm (Sun et al. 2022, 2023),
     overlapping data the minimum of the loss where there is one alone; all other limits are `undecided`.
 
     **Example:**
@@ -83,7 +84,7 @@ class ModelStaged(eqx.Module):
     rtol: float | None = None
     tolerance: float = 1e-3
     hard_margin_steps: int = 2048
-    potential: float = eqx.field(static=True, converter=as_plain, default=2.0)
+    potential: float | Schatten = eqx.field(static=True, converter=as_plain, default=2.0)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
@@ -95,9 +96,17 @@ class ModelStaged(eqx.Module):
             check_real("rtol", self.rtol, positive=True, most=1.0)
         check_real("tolerance", self.tolerance, positive=True)
         as_integer("hard_margin_steps", self.hard_margin_steps, 1)
-        check_real("potential", self.potential, positive=True)
-        require(self.potential > 1, "potential", "expected a number above one", got=self.potential)
+        if not isinstance(self.potential, Schatten):
+            check_real("potential", self.potential, positive=True)
+            require(self.potential > 1, "potential", "expected a number above one", got=self.potential)
         check_report(self.report)
+
+
+def norm_of(method: ModelStaged) -> AbstractNorm:
+    """Of the potential; Frobenius for gradient flow."""
+    potential = method.potential
+    p = potential.p if isinstance(potential, Schatten) else float(potential)
+    return Frobenius() if p == 2 else potential if isinstance(potential, Schatten) else Lp(p)
 
 
 class Margins(NamedTuple):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import AbstractPrinted, Code, Outcome, tree_norm
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, excess_of, precision_note, unknown, when_of
-from jaxflow.margin import Lp, Separability
+from jaxflow.margin import Lp, Schatten, Separability
 from jaxflow.trajectory import describe
 
 
@@ -217,7 +217,9 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
 
 def _flow_of(limit: Limit) -> str:
     norm = limit.prediction.program.norm
-    return f"Mirror flow with p = {norm.p:g}" if isinstance(norm, Lp) else "Gradient flow"
+    if not isinstance(norm, Lp | Schatten):
+        return "Gradient flow"
+    return f"Mirror flow with p = {norm.p:g}" + (" of singular values" if isinstance(norm, Schatten) else "")
 
 
 def _error_of(point: StationaryFacts) -> str:

@@ -13,9 +13,10 @@ from jaxflow.data import TokenData
 from jaxflow.limits.affine_limit import affine_limit, is_linear
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import checked_gap
-from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
+from jaxflow.limits.model_direction import ModelStaged, direction_of, norm_of, predicted
 from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, point_of
 from jaxflow.losses import Tail, tail_of
+from jaxflow.margin import Frobenius, Schatten
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
@@ -56,12 +57,19 @@ def own_call(
         "with frequencies of classes no theorem on the limit is known but of models that are linear in their trained "
         "parameters. Follow the flow with integrate or descend, or give class numbers",
     )
-    mirror = method.potential != 2
+    norm = norm_of(method)
+    mirror = not isinstance(norm, Frobenius)
     require(
         linear or not mirror,
         "method",
         "`potential` is for models that are affine in their trained parameters, under a convex loss with an "
         "exponential tail",
+    )
+    require(
+        not isinstance(norm, Schatten) or (len(trained) == 1 and trained[0].ndim == 2),
+        "method",
+        "`potential`: a Schatten potential is for models whose trained parameters are one matrix, got shapes "
+        f"{[x.shape for x in trained]}",
     )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
@@ -122,13 +130,14 @@ def _is_plain_linear(risk: EmpiricalRisk, model: Any) -> bool:
 def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     if _is_plain_linear(risk, model):
         # Rules are those of gradient flow.
-        return _linear(risk, model, gap, max_steps, rule if method.potential == 2 else None, float(method.potential))
+        norm = norm_of(method)
+        return _linear(risk, model, gap, max_steps, rule if isinstance(norm, Frobenius) else None, norm)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
     return point_of(risk, model, method, gap, max_steps)
 
 
 @partial(compiled_once, long=is_long)
-def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None, potential: float) -> Limit:
+def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None, norm: Any) -> Limit:
     ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
-    return affine_limit(risk, model, gap, max_steps, ruled, potential)
+    return affine_limit(risk, model, gap, max_steps, ruled, norm)

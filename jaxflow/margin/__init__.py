@@ -25,6 +25,7 @@ from jaxflow.margin.norms import Frobenius as Frobenius
 from jaxflow.margin.norms import Linf as Linf
 from jaxflow.margin.norms import Lp as Lp
 from jaxflow.margin.norms import Nuclear as Nuclear
+from jaxflow.margin.norms import Schatten as Schatten
 from jaxflow.margin.norms import Spectral as Spectral
 from jaxflow.margin.nuclear_rank import numerical_rank as numerical_rank
 from jaxflow.margin.program import AbstractProgram as AbstractProgram

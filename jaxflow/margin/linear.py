@@ -20,7 +20,7 @@ from jaxflow._core import (
     unknown_name,
 )
 from jaxflow.data import LinearData
-from jaxflow.margin.norms import AbstractNorm, Nuclear, Spectral, as_norm
+from jaxflow.margin.norms import AbstractNorm, Nuclear, Schatten, Spectral, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 
@@ -153,7 +153,7 @@ def _as_transform(transform: Any, shape: tuple[int, ...]) -> Inexact[Array, "m d
 
 def _as_norm(norm: Any, shape: tuple[int, ...]) -> AbstractNorm:
     norm = as_norm(norm)
-    matrix = len(shape) == 2 or not isinstance(norm, Nuclear | Spectral)
+    matrix = len(shape) == 2 or not isinstance(norm, Nuclear | Schatten | Spectral)
     require(matrix, "norm", f"the {norm.alias} norm needs a matrix: inputs of shape (n, p, q), or see attention_svm")
     bound = isinstance(norm, Nuclear) and norm.rank is not None
     require(not bound, "norm", "a rank bound has a method for attention_svm alone")
@@ -179,7 +179,7 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
       `labels`: ±1, `(n,)`, or two classes in another form, as in `TokenData`.
     - `norm`: `"l2"` (gradient descent, fully connected networks, Cor. 1), `"l1"` (diagonal networks of depth 2,
       Cor. 2), `"linf"` (sign descent, Adam), `Lp(p)` with p > 1 (mirror flow), `Lp(2 / L)` (depth L > 2; not convex)
-      or a norm object; of matrices these of the entries, `"nuclear"`, or `"spectral"` (Muon).
+      or a norm object; of matrices these of the entries, `"nuclear"`, `"spectral"` (Muon), or `Schatten(p)`.
     - `transform`: None, a real or complex S `(m, d)` with full column rank, or `"dft"`, the unitary discrete
       Fourier transform (full-length convolutional networks, Cor. 3).
 

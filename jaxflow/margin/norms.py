@@ -269,6 +269,45 @@ class Lp(AbstractNorm):
         return cp.pnorm(cp.vec(moduli, order="C"), exponent, approx=False)
 
 
+class Schatten(AbstractNorm):
+    r"""$\|W\|_p=(\sum_i\sigma_i(W)^p)^{1/p}$ of the singular values of a matrix, p > 1; the dual is that of q,
+    $1/p+1/q=1$.
+
+    The norm of mirror flow with the potential $\frac1p\sum_i\sigma_i(W)^p$: Sun, Gatmiry, Ahn, Azizan (2023), *A
+    Unified Approach to Controlling Implicit Regularization via Mirror Descent*, of homogeneous potentials. p = 2 is
+    `Frobenius()`; for p = 1 and p = ∞ use `Nuclear()` and `Spectral()`.
+
+    **Arguments:** `p`: a number above one. The method of `solve` is for p from about 1.1 to about 20.
+
+    **Raises:** `ValueError` for p that is not above one, or infinite.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.completion([[1.0, 2.0], [2.0, jnp.nan]], norm=jf.margin.Schatten(1.5))
+    assert jf.margin.solve(program).result == "optimal"
+    ```
+    """
+
+    p: float = eqx.field(static=True, converter=_as_exponent)
+    alias: ClassVar[str] = "schatten"
+
+    def __check_init__(self) -> None:
+        message = (
+            f"expected 1 < p < inf, got {shown(self.p)}; p = 1 is jf.margin.Nuclear(), p = inf jf.margin.Spectral()"
+        )
+        require(isinstance(self.p, float) and 1 < self.p < float("inf"), "p", message)
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return _power_sum(linalg.singular_values(primal), self.p)
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return _power_sum(linalg.singular_values(adjoint), self.p / (self.p - 1))
+
+    def expression(self, variable: Any) -> Any:
+        raise NotImplementedError(f"norm: CVXPY has no Schatten norm, here with p = {self.p}; use jf.margin.solve")
+
+
 def _power_sum(x: Inexact[Array, "..."], p: float) -> Float[Array, ""]:
     """The ℓp norm of all entries, in units of the largest."""
     size = jnp.max(jnp.abs(x))

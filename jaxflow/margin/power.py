@@ -1,4 +1,4 @@
-r"""Programs in the ℓp norm, p > 1, by an interior point on the program itself or on its dual.
+r"""Programs in the ℓp or the Schatten norm, p > 1, by an interior point on the program itself or on its dual.
 
 With 1/p + 1/q = 1 the program has, up to scale, the solutions of
 
@@ -10,6 +10,8 @@ and $\sum_k\lambda_kA_k=\nabla\frac1p\|\rho\|_p^p$. The one whose exponent is at
 derivatives, and is solved: the program where p ≥ 2, with equalities eliminated, else the dual. Both are
 
 $$\min_xF(Bx+o)-c^\top x\quad\text{s.t.}\quad s=Gx-h\ge0,\qquad F(v)=\tfrac1r\|v\|_r^r,\quad r=\max(p,q).$$
+
+In a Schatten norm F is of singular values (`jaxflow.margin.potential`), and nothing else is different.
 
 Method: Mehrotra's predictor-corrector for this convex program, with a search along each step, because F is far from
 quadratic where r is large.
@@ -31,6 +33,8 @@ from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
 from jaxflow.margin.l1 import begin
 from jaxflow.margin.mehrotra import MAX_STEPS
+from jaxflow.margin.norms import Lp, Schatten
+from jaxflow.margin.potential import AbstractPotential, moduli, potential_of
 from jaxflow.margin.program import AbstractProgram, Compact
 
 # The share of what counts as solved at which the gap, and Newton's decrement relative to the value, end the method.
@@ -40,14 +44,12 @@ INSIDE = 1.2
 
 
 class _Smooth(eqx.Module):
-    """F(Bx + o) − c·x, of real `parts` of the entries of a point: two where it is complex. `flat`: B has orthonormal
-    columns, so that H is as small in some directions as F is flat there."""
+    """F(Bx + o) − c·x. `flat`: B has orthonormal columns; H is as small in some directions as F is flat there."""
 
     basis: Float[Array, "v m"]
     offset: Float[Array, " v"]
     goal: Float[Array, " m"]
-    exponent: float = eqx.field(static=True)
-    parts: int = eqx.field(static=True)
+    potential: AbstractPotential
     flat: bool = eqx.field(static=True)
 
     def point(self, x: Float[Array, " m"]) -> Float[Array, " v"]:
@@ -56,32 +58,11 @@ class _Smooth(eqx.Module):
 
     def slope(self, x: Float[Array, " m"]) -> Float[Array, " m"]:
         """The gradient by x."""
-        return self.basis.T @ power_map(self.point(x), self.exponent, self.parts) - self.goal
+        return self.basis.T @ self.potential.map(self.point(x)) - self.goal
 
     def curvature(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
         """The Hessian by x."""
-        return self.basis.T @ self.bent(x, self.basis)
-
-    def bent(self, x: Float[Array, " m"], changes: Float[Array, "v c"]) -> Float[Array, "v c"]:
-        """How ∇F changes with the point at x, for several changes of it."""
-        point = self.point(x)
-        size = moduli(point, self.parts)
-        unit = (point / positive_or_one(size))[:, None]
-        along = jnp.sum((unit * changes).reshape(self.parts, -1, changes.shape[1]), axis=0)
-        return (size ** (self.exponent - 2))[:, None] * (
-            changes + (self.exponent - 2) * unit * jnp.tile(along, (self.parts, 1))
-        )
-
-
-def moduli(point: Float[Array, "..."], parts: int = 1) -> Float[Array, "..."]:
-    """The modulus of its entry, for each of the real `parts` of a point."""
-    return jnp.tile(jnp.linalg.norm(point.reshape(parts, -1), axis=0), parts) if parts > 1 else jnp.abs(point)
-
-
-def power_map(point: Float[Array, "..."], exponent: float, parts: int = 1) -> Float[Array, "..."]:
-    r"""$|v_j|^{r-2}v_j$, the gradient of $\frac1r\|v\|_r^r$."""
-    size = moduli(point, parts)
-    return positive_or_one(size) ** (exponent - 2) * point
+        return self.basis.T @ self.potential.bent(self.point(x), self.basis)
 
 
 def _system(
@@ -184,7 +165,7 @@ def _follow(
         shares = (share, dual, share)
         after = [jnp.where(fine, y + a * dy, y) for y, a, dy in zip((x, weights, slack), shares, changes, strict=True)]
         # The gap and Newton's decrement before the step, which the step has made smaller.
-        value = jnp.sum(jnp.abs(smooth.point(x)) * jnp.abs(power_map(smooth.point(x), smooth.exponent, smooth.parts)))
+        value = jnp.sum(smooth.point(x) * smooth.potential.map(smooth.point(x)))
         decrement = jnp.sqrt(jnp.maximum(off @ solve(off, jnp.zeros_like(slack))[0], 0.0) * value)
         # Whose last steps are Newton's: it falls to roundings, which are larger where F is flat, and no further.
         ended = (decrement <= goal * value) | ((decrement <= goal**0.5 * value) & (decrement > 0.5 * state.decrement))
@@ -213,46 +194,67 @@ def _refined(smooth: _Smooth, end: _State, primal: Float[Array, " v"]) -> Float[
     def better(_: Any, primal: Array) -> Array:
         left = smooth.goal + end.weights - smooth.basis.T @ primal
         change = smooth.basis @ refined_solve(hessian, factor, scale, left)
-        return primal + smooth.bent(end.x, change[:, None])[:, 0]
+        return primal + smooth.potential.bent(smooth.point(end.x), change[:, None])[:, 0]
 
     return lax.fori_loop(0, 2, better, primal)
 
 
+def _away(rows: Float[Array, "m v"], shape: tuple[int, ...]) -> Float[Array, "v v"]:
+    """What is zero at the matrices in the joint ranges of the elements: others have no smaller norm, and at these F is
+    flat."""
+
+    def onto(stack: Array) -> Array:
+        u, s, _ = linalg.svd(stack.reshape(len(stack), -1))
+        u = jnp.where(s > max(stack.shape) * jnp.finfo(s.dtype).eps * s[0], u, 0.0)
+        return u @ u.T
+
+    elements = rows.reshape(-1, *shape)
+    left, right = onto(elements.transpose(1, 0, 2)), onto(elements.transpose(2, 0, 1))
+    away = jnp.eye(rows.shape[1], dtype=rows.dtype) - jnp.kron(left, right)
+    # Where the ranges are all there is, nothing is left but roundings.
+    return jnp.where(jnp.abs(away) > linalg.ROUNDED, away, 0.0)
+
+
 def solve_power(
-    program: AbstractProgram, compact: Compact, p: float, tolerance: float, max_steps: int | None
+    program: AbstractProgram, compact: Compact, norm: Lp | Schatten, tolerance: float, max_steps: int | None
 ) -> Solution:
-    r"""$\min\|\rho\|_p$, p > 1, of any program."""
+    r"""$\min\|\rho\|_p$, p > 1, of any program in entries, of a matrix in singular values."""
     max_steps = MAX_STEPS if max_steps is None else max_steps
     start = begin(program, compact)
     skip = start.infeasible | start.trivial
     rows = dense_rows(compact)
     coordinates, basis = real_coordinates(rows)
     inequality, targets = compact.inequality, compact.targets
-    parts = 2 if jnp.iscomplexobj(rows) else 1
+    parts, p = 2 if jnp.iscomplexobj(rows) else 1, norm.p
+    own = potential_of(norm, program.primal_zero.shape, parts)
     # In units of the largest entry of the solution in the l2 norm.
     near = jnp.real(jnp.conj(basis) @ (start.weights @ rows))
     size = positive_or_one(start.size)
     near = near / positive_or_one(jnp.max(moduli(near, parts)))
     scaled = coordinates * size
     if p >= 2:
-        values, vectors = free_directions(scaled, compact.equality)
+        held, fixed = scaled, compact.equality
+        if isinstance(norm, Schatten):
+            away = _away(scaled, program.primal_zero.shape)
+            held, fixed = jnp.concatenate([scaled, away]), jnp.concatenate([fixed, jnp.ones(len(away), bool)])
+        values, vectors = free_directions(held, fixed)
         free = jnp.where((values == 0)[None, :], vectors, 0.0)
         offset = jnp.zeros_like(near) if program.conic else near
-        smooth = _Smooth(free, offset, jnp.zeros_like(values), p, parts, True)
+        smooth = _Smooth(free, offset, jnp.zeros_like(values), own, True)
         seen, level = scaled @ free, jnp.where(inequality, 1.0, 0.0)
         x = INSIDE * (free.T @ near) if program.conic else jnp.zeros_like(values)
     else:
         q = p / (p - 1)
-        smooth = _Smooth(scaled.T, jnp.zeros_like(near), targets, q, parts, False)
+        smooth = _Smooth(scaled.T, jnp.zeros_like(near), targets, own.conjugate, False)
         seen, level = jnp.eye(len(targets), dtype=targets.dtype), jnp.zeros_like(targets)
         # The best multiple of a point inside: t^(q - 1) <v, F'(v)> = <c, x>.
         x = start.interior if program.conic else start.weights
         x = x / positive_or_one(jnp.max(moduli(smooth.point(x), parts)))
-        push = smooth.point(x) @ power_map(smooth.point(x), q, parts)
+        push = smooth.point(x) @ smooth.potential.map(smooth.point(x))
         x = x * (jnp.maximum(targets @ x, 0.0) / positive_or_one(push)) ** (1 / (q - 1))
     end = _follow(smooth, seen, level, inequality, (x, skip), max_steps)
     point = smooth.point(end.x)
-    push = power_map(point, smooth.exponent, parts)
+    push = smooth.potential.map(point)
     if p >= 2:
         primal, weights = size * (point @ basis), balanced(compact, coordinates, end.weights * size, push)
     else:

@@ -15,7 +15,7 @@ from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import solve_l1
 from jaxflow.margin.lp import solve_lp
 from jaxflow.margin.min_norm_point import min_norm_point
-from jaxflow.margin.norms import L1, Frobenius, Linf, Lp, Nuclear, Spectral
+from jaxflow.margin.norms import L1, Frobenius, Linf, Lp, Nuclear, Schatten, Spectral
 from jaxflow.margin.nuclear import solve_nuclear
 from jaxflow.margin.nuclear_rank import solve_nuclear_rank
 from jaxflow.margin.power import solve_power
@@ -41,7 +41,7 @@ def solve(
     | nuclear with a rank bound | the convex solution where it satisfies the bound, else stationary points |
     | ℓ1, real | simplex method on the dual (`l1_vertex`); where that proves nothing, the method of the next row |
     | ℓ1, complex | interior point on the dual, Newton on the support (`l1`) |
-    | ℓp, p > 1 | interior point on the program for p ≥ 2, on the dual for p < 2 (`power`) |
+    | ℓp, Schatten, p > 1 | interior point on the program for p ≥ 2, on the dual for p < 2 (`power`) |
     | ℓp, p < 1 | stationary points by reweighted ℓ1 (`lp`) |
 
     **Arguments:**
@@ -119,8 +119,8 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
         return solve_nuclear_rank(program, compact, norm.rank, within(STATIONARY_RESIDUAL), max_steps, starts)
     if isinstance(norm, L1):
         return solve_l1(program, compact, within(INTERIOR_GAP), max_steps)
-    if isinstance(norm, Lp) and norm.convex:
-        return solve_power(program, compact, norm.p, within(INTERIOR_GAP), max_steps)
+    if isinstance(norm, Schatten) or (isinstance(norm, Lp) and norm.convex):
+        return solve_power(program, compact, norm, within(INTERIOR_GAP), max_steps)
     if isinstance(norm, Lp):
         return solve_lp(program, compact, norm.p, within(STATIONARY_RESIDUAL), max_steps, starts)
     raise ValueError(

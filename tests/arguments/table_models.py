@@ -158,6 +158,7 @@ MARGIN: list[Call] = [
     ),
     call(g.Nuclear, rank=(2, count(nothing=True))),
     call(g.Lp, p=(1.5, number(positive=True))),
+    call(g.Schatten, p=(1.5, number(positive=True))),
     call(
         g.solve,
         program=(PROGRAM, instance()),

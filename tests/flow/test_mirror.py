@@ -54,6 +54,46 @@ def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float) -> None:
     np.testing.assert_allclose(path.final.velocity.w, speed / np.linalg.norm(speed), atol=1e-8)
 
 
+class Matrix(eqx.Module):
+    W: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self.W * x)
+
+
+def spectral(matrix: np.ndarray, p: float) -> np.ndarray:
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    return (u * s ** (p - 1)) @ vt
+
+
+@pytest.mark.parametrize(("p", "solver"), [(1.5, "tsit5"), (3.0, "kvaerno5")])
+def test_the_path_of_singular_values_is_that_of_scipy(p: float, solver: str) -> None:
+    rng = np.random.default_rng(2)
+    inputs, start, labels = rng.normal(size=(8, 2, 3)), rng.normal(size=(2, 3)), rng.choice([-1.0, 1.0], 8)
+    signed, q = (labels[:, None, None] * inputs).reshape(8, 6), p / (p - 1)
+
+    def field(t: float, z: np.ndarray) -> np.ndarray:
+        weights = spectral(z.reshape(2, 3), q).reshape(-1)
+        return signed.T @ (1.0 / (1.0 + np.exp(signed @ weights)))
+
+    begun = spectral(start, p).reshape(-1)
+    found = solve_ivp(field, (0.0, np.exp(2.0)), begun, method="LSODA", rtol=1e-10, atol=1e-12)
+    risk = jf.EmpiricalRisk((inputs, labels), "logistic", reduction="sum")
+    model, own = Matrix(jnp.asarray(start)), Mirror(jf.margin.Schatten(p))
+    path = jf.integrate(risk, model, clock="log_time", until=2.0, solver=solver, coordinates=own)
+    z = found.y[:, -1].reshape(2, 3)
+    np.testing.assert_allclose(path.final.model.W, spectral(z, q), rtol=1e-5, atol=1e-6)
+    slope, h = field(0.0, z.reshape(-1)).reshape(2, 3), 1e-6
+    speed = spectral(z + h * slope, q) - spectral(z - h * slope, q)
+    np.testing.assert_allclose(path.final.velocity.W, speed / np.linalg.norm(speed), atol=1e-5)
+
+
+def test_a_schatten_potential_is_for_one_matrix() -> None:
+    risk = jf.EmpiricalRisk((np.eye(2), [1.0, -1.0]), "logistic")
+    with pytest.raises(ValueError, match="coordinates: a Schatten potential is for"):
+        jf.integrate(risk, Linear(jnp.ones(2)), clock="log_time", until=1.0, coordinates=Mirror(jf.margin.Schatten(3)))
+
+
 @pytest.mark.parametrize("p", [1.5, 3.0])
 def test_squared_error_ends_at_the_least_bregman_divergence(p: float) -> None:
     rng = np.random.default_rng(1)

@@ -38,6 +38,62 @@ def test_certified_directions_are_those_of_clarabel(p: float, least: int) -> Non
         np.testing.assert_allclose(w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
 
 
+class Matrix(eqx.Module):
+    W: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self.W * x)
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_certified_directions_of_a_matrix_are_those_of_the_program_in_the_schatten_norm(p: float) -> None:
+    rng = np.random.default_rng(4)
+    inputs, starts = rng.normal(size=(3, 10, 3, 4)), 0.3 * rng.normal(size=(3, 3, 4))
+    labels = np.sign(np.einsum("kijl,kjl->ki", inputs, rng.normal(size=(3, 3, 4))))
+    method = jf.ModelStaged(potential=jf.margin.Schatten(p))
+
+    @jax.jit
+    @jax.vmap
+    def limits(x: Any, y: Any, start: Any) -> Any:
+        return jf.find_limit(jf.EmpiricalRisk((x, y), "logistic"), Matrix(start), method=method, throw=False)
+
+    found = limits(inputs, labels, starts)
+    assert np.all(np.asarray(found.outcome == "globally_optimal"))
+    for at in range(3):
+        ours = jf.margin.solve(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Schatten(p))).primal
+        end = found.flow_direction.module.W[at]
+        np.testing.assert_allclose(end, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
+
+
+def test_singular_values_that_are_zero_in_the_limit() -> None:
+    """Of many classes the rows of W sum to zero, and a power less than one makes a rounding large."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 4))
+    risk = jf.EmpiricalRisk((inputs, np.argmax(inputs @ rng.normal(size=(4, 3)), axis=1)), "cross_entropy")
+    limit = jf.find_limit(risk, Linear(jnp.zeros((3, 4))), method=jf.ModelStaged(potential=jf.margin.Schatten(3)))
+    assert limit.outcome == "globally_optimal" and float(limit.excess) <= 1e-8
+    ours = limit.program_solution.primal
+    assert ours.shape == (3, 4) and limit.prediction.program.norm == jf.margin.Schatten(3)
+    np.testing.assert_allclose(limit.direction.w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.svd(ours, compute_uv=False)[2], 0.0, atol=1e-12)
+
+
+def test_schatten_potentials_of_anything_but_one_matrix() -> None:
+    rng = np.random.default_rng(5)
+    inputs, labels = rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)
+    vectors, matrices = (jf.EmpiricalRisk((x, labels), "logistic") for x in (inputs.reshape(20, 4), inputs))
+    with pytest.raises(ValueError, match=r"method: `potential`: a Schatten potential is for .* one matrix"):
+        jf.find_limit(vectors, Linear(jnp.ones(4)), method=jf.ModelStaged(potential=jf.margin.Schatten(3)))
+    # Of two it is gradient flow, and overlapping data end at the minimum of their loss.
+    one, other, third = (
+        jf.find_limit(matrices, Matrix(jnp.ones((2, 2))), method=jf.ModelStaged(potential=potential))
+        for potential in (2.0, jf.margin.Schatten(2), jf.margin.Schatten(3))
+    )
+    assert str(one) == str(other) and third.outcome == "finite_stationary_point"
+    np.testing.assert_allclose(third.point.W, one.point.W, rtol=0, atol=1e-9)
+    assert "Mirror flow with p = 3 of singular values" in str(third)
+
+
 def test_two_is_gradient_flow() -> None:
     rng = np.random.default_rng(2)
     inputs = rng.normal(size=(10, 4))

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, as_plain, check_real, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates
-from jaxflow.margin.power import power_map
+from jaxflow.margin import Schatten
+from jaxflow.margin.potential import AbstractPotential, EntryPotential, potential_of
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -28,7 +29,10 @@ class Mirror(AbstractStretchedCoordinates):
     Bregman divergence $D_\psi(\theta,\theta_0)$: Gunasekar, Lee, Soudry, Srebro (2018), *Characterizing Implicit Bias
     in Terms of Optimization Geometry*, Theorem 1.
 
-    **Arguments:** `p`: a number above one.
+    **Arguments:** `p`: a number above one, or `jf.margin.Schatten(p)`, of the singular values of one trained matrix:
+    $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, $W=U\mathrm{diag}(\sigma^{q-1})V^\top$ of $Z=U\mathrm{diag}(\sigma)V^\top$.
+    The direction is then that of the largest margin in that norm: Sun, Gatmiry, Ahn, Azizan (2023), *A Unified
+    Approach to Controlling Implicit Regularization via Mirror Descent*.
 
     **Example:**
 
@@ -37,22 +41,28 @@ class Mirror(AbstractStretchedCoordinates):
     ```
     """
 
-    p: float = eqx.field(static=True, converter=as_plain)
+    p: float | Schatten = eqx.field(static=True, converter=as_plain)
 
     def __check_init__(self) -> None:
-        check_real("p", self.p, positive=True)
-        require(self.p > 1, "p", "expected a number above one", got=self.p)
+        if not isinstance(self.p, Schatten):
+            check_real("p", self.p, positive=True)
+            require(self.p > 1, "p", "expected a number above one", got=self.p)
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
-        """Nothing is asked of the weights."""
+        """A Schatten potential asks for one matrix."""
+        if isinstance(self.p, Schatten):
+            shapes = [x.shape for x in jax.tree.leaves(eqx.filter(model, risk.filter(model)))]
+            one = len(shapes) == 1 and len(shapes[0]) == 2
+            message = f"a Schatten potential is for models whose trained parameters are one matrix, got shapes {shapes}"
+            require(one, "coordinates", message)
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         params, frozen = eqx.partition(model, risk.filter(model))
-        return jax.tree.map(lambda x: power_map(x, self.p), params), (risk, frozen)
+        return jax.tree.map(lambda x: self._potential(x).map(x), params), (risk, frozen)
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         _, frozen = context
-        return eqx.combine(jax.tree.map(lambda z: power_map(z, self._dual), state), frozen)
+        return eqx.combine(jax.tree.map(lambda z: self._potential(z).conjugate.map(z), state), frozen)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         return context[0].scaled_gradient(self.decode(context, state))
@@ -62,17 +72,24 @@ class Mirror(AbstractStretchedCoordinates):
         return jnp.where(norm > 0, jnp.log(positive_or_one(norm)), LOG_ZERO)
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        if isinstance(self.p, Schatten):
+
+            def rate(z: Array, slope: Array) -> Array:
+                return -self._potential(z).conjugate.turned(z, slope)
+
+            rates = jax.tree.map(rate, state, scaled.gradient)
+            return tree_scale(1.0 / positive_or_one(tree_norm(rates)), rates)
+        dual = self.p / (self.p - 1.0)
+
         # In logarithms, since |z|^(q-2) is infinite at zero for q < 2: there z is the smallest number.
         def log_rate(z: Array, slope: Array) -> Array:
             size = jnp.maximum(jnp.abs(z), jnp.finfo(z.dtype).tiny)
-            return (self._dual - 2.0) * jnp.log(size) + jnp.log(positive_or_one(jnp.abs(slope)))
+            return (dual - 2.0) * jnp.log(size) + jnp.log(positive_or_one(jnp.abs(slope)))
 
         logs = jax.tree.map(log_rate, state, scaled.gradient)
         top = jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(logs)]))
         rates = jax.tree.map(lambda x, slope: -jnp.sign(slope) * jnp.exp(x - top), logs, scaled.gradient)
         return tree_scale(1.0 / positive_or_one(tree_norm(rates)), rates)
 
-    @property
-    def _dual(self) -> float:
-        """q."""
-        return self.p / (self.p - 1.0)
+    def _potential(self, leaf: Array) -> AbstractPotential:
+        return potential_of(self.p, leaf.shape) if isinstance(self.p, Schatten) else EntryPotential(self.p)
