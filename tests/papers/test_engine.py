@@ -31,8 +31,8 @@ from jaxflow.papers.verdicts import Check, Evidence, Verdict, common_rate
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
 from jaxflow.study.shapes import ACCELERATOR
-from tests.papers.made_up import experiment
-from tests.papers.made_up.experiment import TOY
+from tests.papers import toy_experiment as experiment
+from tests.papers.toy_experiment import TOY
 
 
 def silent(line: str) -> None:
@@ -326,7 +326,7 @@ def test_numbers_of_other_versions_are_not_continued(toy: Any, tmp_path: Path, m
 
 
 def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.papers.made_up.experiment", str(folder), str(pause)]
+    command = [sys.executable, "-m", "tests.papers.toy_experiment", str(folder), str(pause)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with open(folder.parent / "errors.txt", "ab") as errors:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)

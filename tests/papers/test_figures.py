@@ -37,7 +37,6 @@ from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import plane
 from jaxflow.papers.yun2021.starts import DIRECTIONS, directions
 from jaxflow.study import TokenSelection, trial_key
-from tests.papers.made_up.probes import PAPERS, PROBES
 
 HOLDS, RATE, OPEN = Verdict.holds, Verdict.holds_at_this_rate, Verdict.not_settled
 OUTSIDE = Verdict.outside_hypotheses
@@ -298,14 +297,3 @@ def test_a_token_that_comes_late_is_waited_for() -> None:
     assert float(found.error_early[0]) > 7e-3
     assert float(jnp.max(found.error)) <= 1e-8
     np.testing.assert_array_equal(np.sum(np.asarray(found.attention) > concave.SELECTED, axis=1), 2)
-
-
-DRAWN = {(paper, entry.name) for paper in PAPERS for entry in papers.figures_of(paper)} - FIGURES.keys()
-
-
-@pytest.mark.parametrize(("paper", "name"), sorted(DRAWN))
-def test_the_others_are_drawn_from_numbers_alone(paper: str, name: str) -> None:
-    entry, numbers = papers.find_figure(paper, name), PROBES[paper, name]()[0]
-    assert entry.draw is not None and entry.find(numbers)[1]
-    figure = entry.draw(numbers)
-    assert figure.axes and all(axis.has_data() for axis in figure.axes)

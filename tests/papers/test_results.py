@@ -17,9 +17,7 @@ from jaxflow.papers.independent import margin_rows, tokens_of
 from jaxflow.papers.results import adam_order, hypotheses, multistart, numpy_flows, rate_law
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case
 from jaxflow.risk import EmpiricalRisk
-from tests.papers.findings import entry_of, judge
-from tests.papers.made_up.records import changed
-from tests.papers.made_up.results import multistarts
+from tests.papers.recorded import changed, entry_of, numbers_of
 
 
 @pytest.mark.parametrize("name", rate_law.FAMILIES)
@@ -100,13 +98,14 @@ def test_adam_in_numpy_is_that_of_optax() -> None:
 
 
 def test_two_values_for_the_same_tokens_are_a_contradiction() -> None:
-    (numbers,), other = multistarts(), (0, 1, 2)
+    entry, numbers, other = entry_of("results", "multistart"), numbers_of("results", "multistart"), (0, 1, 2)
     alike = changed(numbers, ("starts.tokens", 5), ("starts.value", 2.0), ("starts.value", 2.1, other))
-    judge("results", "multistart", alike, "...", {"contradicted": [1, 0, 0]})
-    notes = entry_of("results", "multistart").find(alike)[1]
+    found, notes = entry.find(alike)
+    assert [one.evidence.contradicted for one in found] == [1, 0, 0]
     assert "1 of 2 (Wilson 95%" in notes[0] and "2.1000 and 2.0000" in notes[0]
     # Other tokens have another least value.
-    judge("results", "multistart", changed(alike, ("starts.tokens", 7, other)), "...", {"contradicted": 0})
+    found, _ = entry.find(changed(alike, ("starts.tokens", 7, other)))
+    assert [one.evidence.contradicted for one in found] == [0, 0, 0]
 
 
 @pytest.mark.slow

@@ -48,10 +48,7 @@ from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.risk import EmpiricalRisk
 from tests.docs.pages import DOCS
-from tests.papers.findings import entry_of, letters
-from tests.papers.made_up import tarzanagh2023_checks as made_up
-from tests.papers.made_up.records import filled
-from tests.papers.made_up.tarzanagh2023_checks import RADII
+from tests.papers.recorded import entry_of
 
 
 def silent(line: str) -> None:
@@ -203,7 +200,9 @@ def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatc
     }
     numbers = inequalities.INEQUALITIES.typed(jax.tree.map(np.asarray, raw))
     found, _ = entry_of("tarzanagh2023", "inequalities").find(numbers, Draw(inequalities.INEQUALITIES, "quick", 0))
-    broken, true = ([row.source for row in found if letters([row]) == letter] for letter in "XH")
+    broken, true = (
+        [row.source for row in found if row.verdict is one] for one in (Verdict.counterexample_found, Verdict.holds)
+    )
     assert broken == ["Lemma 9", "Lemma 10", "§4.1"]
     assert true == ["Theorem 3", "Lemma 2", "Lemma 2", "Lemma 9", "Lemma 6", "Lemma 7"]
 
@@ -215,18 +214,18 @@ def test_a_paper_without_checks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_starts_that_end_higher_are_counted() -> None:
-    objective = np.zeros((3, 3, RADII.size))
-    objective[0, 1, -1] = 5.0
-    status = np.full(objective.shape, PathStatus.stationary.value)
-    status[1, 0, -1] = PathStatus.flat.value
-    each, one = {"weights": np.eye(2)}, dict.fromkeys(("margin", "residual", "slack", "balance"), 1.0)
-    given = filled((3, RADII.size), "found", each=each, **one)
-    given = Table(given.named, status=status, objective=objective)
-    paths = path_limits.paths_of(given, RADII, np.ones(3, bool), np.stack([np.eye(2)] * 3))
+    radii = 2.0 ** np.arange(12)
+    shape = (3, 3, radii.size)
+    objective, status = np.zeros(shape), np.full(shape, PathStatus.stationary.value)
+    objective[0, 1, -1], status[1, 0, -1] = 5.0, PathStatus.flat.value
+    columns = {name: np.ones((3, radii.size)) for name in ("found", "margin", "residual", "slack", "balance")}
+    weights = np.broadcast_to(np.eye(2), (3, radii.size, 2, 2))
+    given = Table(columns, weights=weights, status=status, objective=objective)
+    paths = path_limits.paths_of(given, radii, np.ones(3, bool), np.stack([np.eye(2)] * 3))
     assert paths.elsewhere.tolist() == [1, 1, 0] and not paths.distance.any()
-    assert np.allclose(paths.size, 2.0 / RADII) and np.isnan(paths.above).all()
+    assert np.allclose(paths.size, 2.0 / radii) and np.isnan(paths.above).all()
     # A norm of R at margin one, where the optimum is two.
-    assert np.allclose(path_limits.above_optimum(RADII, given.margin, np.stack([np.eye(2)] * 3)), RADII / 2.0 - 1.0)
+    assert np.allclose(path_limits.above_optimum(radii, given.margin, np.stack([np.eye(2)] * 3)), radii / 2.0 - 1.0)
 
 
 def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
@@ -266,7 +265,7 @@ def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) ->
 def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> Any:
         slopes = stacked([hypotheses.losses(name, jax.random.key(0), 2) for name in hypotheses.LOSSES])
-        return hold(hypotheses.A, made_up.assumed().replace(slopes=slopes))
+        return hold(hypotheses.A, Table(slopes=slopes))
 
     assert found().verdict is Verdict.holds
     loss, _, M1 = hypotheses.LOSSES["logistic"]
@@ -293,8 +292,7 @@ def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
     parts = [sequences.choices_of(0, key) for key in keys]
     found = joined(parts)
     assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
-    numbers = Table(paths=made_up.path(np.ones((1, 4))), choices=found)
-    said = [hold(statement, numbers) for statement in sequences.lemma16(0)]
+    said = [hold(statement, Table(choices=found)) for statement in sequences.lemma16(0)]
     assert [one.evidence.inside + one.outside for one in said] == [len(found.status)] * 4
 
 

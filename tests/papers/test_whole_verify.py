@@ -15,8 +15,7 @@ from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import dual_form
-from tests.papers.findings import entry_of
-from tests.papers.made_up.probes import PROBES
+from tests.papers.recorded import entry_of, numbers_of
 
 # The checks that no smaller test reaches, with the modules that say how many instances they take where one is enough.
 CHECKS: dict[str, dict[str, Any]] = {
@@ -65,7 +64,7 @@ TRACED += [("sheen2024", name) for name in ("general", "norms")]
 @pytest.mark.parametrize(("paper", "name"), TRACED)
 def test_parts_give_the_columns_of_the_numbers_that_verdicts_are_tested_on(paper: str, name: str) -> None:
     """Programs are traced, and not compiled: the first and the last cell of each part."""
-    numbers = PROBES[paper, name]()[0]
+    numbers = numbers_of(paper, name)
     for kind, part in entry_of(paper, name).dataset.parts.items():
         if not isinstance(part, papers.Part) or part.way not in ("together", "in turn"):
             continue
