@@ -1,8 +1,10 @@
 """Keeps a little of finished runs in `runs`, where the tests of statements find them.
 
-python -m tests.papers.record OUT     numbers of OUT/PAPER, where `jaxflow verify PAPER` and `jaxflow reproduce
-                                      PAPER FIGURE` have left them, and what is said of them
-python -m tests.papers.record         only what is said of the numbers, where statements have changed
+    python -m tests.papers.record OUT     numbers of OUT/PAPER, where `jaxflow verify PAPER` and `jaxflow reproduce
+                                          PAPER FIGURE` have left them, and what is said of them
+    python -m tests.papers.record         only what is said of the numbers, where statements have changed
+
+Runs have seed 0 and the scale of `scale_of`: independent code draws the first instances again.
 """
 
 import sys

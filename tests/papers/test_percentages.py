@@ -7,12 +7,14 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
+from jaxflow.margin import ProgramResult
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.statement import hold
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6
+from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6, percent
 from jaxflow.papers.tarzanagh2023.percent import approaching, rising
 from jaxflow.plots import draw_percentage_curves
+from jaxflow.study import TokenSelection, trial_key
 from tests.papers.recorded import changed, letters, numbers_of
 
 FIVE = numbers_of("tarzanagh2023", "fig5")
@@ -80,6 +82,16 @@ def test_the_rate_of_an_approach() -> None:
 def test_harder(small: tuple[int, ...], large: tuple[int, ...], residual: float) -> None:
     counts = np.array([small, large])
     np.testing.assert_equal(fig6.harder(counts, np.full(counts.shape, 100)), residual)
+
+
+def test_margins_are_those_of_the_instances_of_the_outcomes() -> None:
+    factors = {"n": 5, "T": 5, "d": int(FIVE.grid.d[-1]), "score_gap": percent.SCORE_GAP}
+    # The last two cells are W and (K, Q) at the largest d.
+    trial = int(np.flatnonzero(FIVE.ends.optimal_program[-2] == ProgramResult.optimal)[0])
+    key = trial_key(0, TokenSelection().name(), factors, trial)
+    found = fig5._support("frobenius", *fig5.EXPERIMENT.setup(key, **factors, parametrization="W"))
+    assert int(found["optimal_program"]) == ProgramResult.optimal
+    np.testing.assert_allclose(found["largest_margin"], FIVE.ends.largest_margin[-2, trial], rtol=1e-9)
 
 
 def test_notes_count_every_outcome() -> None:

@@ -1,7 +1,5 @@
 """`verify`: a tiny run end to end, the counterexamples, and what checks draw, follow and enumerate."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,7 +27,6 @@ from jaxflow.papers.tarzanagh2023.verify import (
     local_convergence,
     path_limits,
     sequences,
-    smooth,
 )
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.tarzanagh2023.verify.instances import (
@@ -53,32 +50,6 @@ from tests.papers.recorded import entry_of
 
 def silent(line: str) -> None:
     pass
-
-
-@pytest.fixture(scope="module")
-def smooth_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], list[papers.Finding]]:
-    folder = tmp_path_factory.mktemp("verify")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(smooth.TRIALS, "quick", 50)
-        return papers.verify("tarzanagh2023", only=["smoothness"], out=folder, say=silent)
-
-
-def test_from_the_name_to_the_files(smooth_run: Any) -> None:
-    paths, rows = smooth_run
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    saved = json.loads(paths["rows"].read_text(encoding="utf-8"))["rows"]
-    assert [row["verdict"] for row in saved] == [row.verdict.value for row in rows]
-    table = paths["table"].read_text(encoding="utf-8")
-    assert all(row.source in table and row.says.replace("|", "\\|") in table for row in rows)
-
-
-def test_the_constant_of_W_holds_and_those_of_K_and_Q_want_a_square(smooth_run: Any) -> None:
-    rows = [row for row in smooth_run[1] if row.source == "Lemma 4"]
-    assert sum("as printed" in row.says for row in rows) == 2 and len(rows) == 5
-    for row in rows:
-        printed = "as printed" in row.says
-        assert row.verdict is (Verdict.counterexample_found if printed else Verdict.holds)
-        assert (row.worst > 1.0) == printed
 
 
 def test_the_explicit_case_by_descent_leaves_the_optimal_token() -> None:

@@ -1,6 +1,5 @@
 """Figures and checks of yun2021: starts, bounds, structure and transforms."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow import papers
 from jaxflow.data import LinearData
 from jaxflow.models import decomposition_of
 from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import limit_directions, loss_bounds
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
@@ -50,15 +47,6 @@ def test_the_bound_of_d_1_wants_the_loss_at_the_start(bounds: Table) -> None:
     # From few starts is the loss of one data point above the bound as it is printed.
     assert verdicts[:5] + verdicts[6] == "HCHHHH" and corrected.evidence.inside > 0
     assert "as printed" in printed.says
-
-
-@pytest.mark.slow
-def test_structure_from_the_name_to_the_rows(tmp_path: Path) -> None:
-    _, rows = papers.verify("yun2021", only=["structure"], out=tmp_path, say=lambda line: None)
-    by_text = {row.says: row.verdict for row in rows}
-    plain = [verdict for text, verdict in by_text.items() if "unconjugated" in text]
-    assert plain == [Verdict.counterexample_found]
-    assert sum(verdict is Verdict.holds for verdict in by_text.values()) == len(rows) - 1
 
 
 def test_a_random_transform_decomposes_and_satisfies_theorem_2() -> None:
