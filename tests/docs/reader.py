@@ -29,8 +29,8 @@ STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "pe
 
 # Commands that are looked at and not run: tests that run commands of this kind are named here.
 ELSEWHERE = {
-    "verify": ROOT / "tests" / "papers" / "test_whole_verify.py",
-    "reproduce": ROOT / "tests" / "papers" / "test_figures.py",
+    "verify": ROOT / "tests" / "papers" / "test_runs.py",
+    "reproduce": ROOT / "tests" / "papers" / "test_runs.py",
     "demo": ROOT / "tests" / "cli" / "test_demo.py",
     "--executor": ROOT / "tests" / "study" / "test_executors.py",
 }

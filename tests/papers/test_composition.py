@@ -1,5 +1,6 @@
 """Figures 8 and 11: their parts at a tiny size against independent computations."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -13,8 +14,7 @@ from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import composed_instances as composed
 from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, FlowEnd, key_of
 from jaxflow.papers.tarzanagh2023.fig8 import EXPONENTS, by_threshold, rank_correlation
-from tests.papers.made_up.records import changed
-from tests.papers.made_up.tarzanagh2023 import compositions
+from tests.papers.recorded import changed, numbers_of
 
 TINY = composed.Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2), small=4.0)
 
@@ -140,24 +140,27 @@ def test_reasons_prevail_in_order() -> None:
 
 
 def test_means_by_threshold() -> None:
-    mean, error, count = by_threshold(compositions())
-    # Of the exponents -9.3, -9.1, -8.9, ... none is below -9.5, and two are below -9.
-    row = int(np.flatnonzero(EXPONENTS == -9.5)[0])
-    assert count[0, row] == 0 and np.isnan(mean[0, row])
-    assert count[0, row + 1] == 2
-    np.testing.assert_allclose(mean[0, row + 1], 4e-3 * 1.005)
-    # 1% of 4e-3 apart: the standard deviation of the two is 4e-5/√2, that of their mean √2 less.
-    np.testing.assert_allclose(error[0, row + 1], 2e-5)
-    assert count[0, -1] == 10
+    numbers = numbers_of("tarzanagh2023", "fig8")
+    mean, error, count = by_threshold(numbers)
+    kept, instances = composed.kept(numbers.instances), numbers.instances
+    for d, threshold in itertools.product(range(len(mean)), (0, len(EXPONENTS) // 2, -1)):
+        below = instances.svmeq[d, kept[d] & (instances.log_masked[d] < EXPONENTS[threshold]), -1]
+        assert count[d, threshold] == below.size
+        if below.size > 1:
+            spread = np.std(below, ddof=1) / np.sqrt(below.size)
+            np.testing.assert_allclose([mean[d, threshold], error[d, threshold]], [np.mean(below), spread])
+    assert count[:, -1].max() > 5 > count[:, 0].min()
 
 
 def test_what_is_drawn_are_means_of_kept_instances() -> None:
     draw_figure = papers.find_figure("tarzanagh2023", "fig11").draw
     assert draw_figure is not None
-    curves = draw_figure(compositions()).axes[0].lines[:2]
-    np.testing.assert_allclose([line.get_ydata()[1] for line in curves], [4e-3 * 1.045, 2e-3 * 1.045])
-    none_kept = changed(compositions(), ("instances.fate", composed.Fate.between))
-    assert all(np.all(np.isnan(line.get_ydata())) for line in draw_figure(none_kept).axes[0].lines[:2])
+    numbers = numbers_of("tarzanagh2023", "fig11")
+    kept = composed.kept(numbers.instances)
+    for d, line in enumerate(draw_figure(numbers).axes[0].lines[:4]):
+        np.testing.assert_allclose(line.get_ydata(), numbers.instances.svmeq[d, kept[d]].mean(axis=0), rtol=1e-12)
+    none_kept = changed(numbers, ("instances.fate", composed.Fate.between))
+    assert all(np.all(np.isnan(line.get_ydata())) for line in draw_figure(none_kept).axes[0].lines[:4])
 
 
 def test_rank_correlation_sees_order_alone() -> None:

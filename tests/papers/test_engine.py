@@ -23,16 +23,14 @@ import pytest
 from jaxflow import papers
 from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
-from jaxflow.papers.claims import CLAIMS, as_json, findings_markdown, told
-from jaxflow.papers.dataset import Draw
-from jaxflow.papers.statement import Again, Statement, hold
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
-from jaxflow.papers.verdicts import Check, Evidence, Verdict, common_rate
+from jaxflow.papers.verdicts import Check
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
 from jaxflow.study.shapes import ACCELERATOR
-from tests.papers.made_up import experiment
-from tests.papers.made_up.experiment import TOY
+from tests.papers import toy_experiment as experiment
+from tests.papers.toy_experiment import TOY
 
 
 def silent(line: str) -> None:
@@ -289,13 +287,11 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
         return Table(x=np.zeros(5), drawn=np.zeros(()))
 
     numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)})
-    zero = statement(source="Lemma 2", inside=lambda n: n.curve.x == 0, residual=lambda n: n.curve.x)
+    zero = Statement[Table](source="Lemma 2", says="It is zero.", residual=lambda n: n.curve.x)
     registry.register(numbers, "late", title="Lemma 2", statements=[zero])
     tried: list[Any] = []
     again = Again("NumPy", lambda n, draw, at: float(tried.append(at) is None), within=1e-6)
-    wrong = statement(
-        source="Lemma 0", inside=lambda n: n.curve.x >= 0, residual=lambda n: n.curve.x >= 0, bound=0.0, again=again
-    )
+    wrong = Statement[Table](source="Lemma 0", says="It is negative.", residual=lambda n: n.curve.x >= 0, again=again)
     registry.register(experiment.TOY, "again", title="Lemma 0", statements=[wrong])
     partial = tmp_path / "verify-partial.md"
     with pytest.raises(Killed):
@@ -326,7 +322,7 @@ def test_numbers_of_other_versions_are_not_continued(toy: Any, tmp_path: Path, m
 
 
 def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.papers.made_up.experiment", str(folder), str(pause)]
+    command = [sys.executable, "-m", "tests.papers.toy_experiment", str(folder), str(pause)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     with open(folder.parent / "errors.txt", "ab") as errors:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)
@@ -334,8 +330,6 @@ def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path) -> None:
-    # Manifests tell the time, and Matplotlib draws the names within an SVG at random.
-    names = ("curve.npz", "curve.png", "curve-claims.md", "curve-claims.json", "verify.npz", "verify.md", "verify.json")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     papers.reproduce("toy", "curve", scale="paper", out=whole, say=silent)
     papers.verify("toy", scale="paper", out=whole, say=silent)
@@ -349,7 +343,7 @@ def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_pat
     with start(killed, 0.0) as process:
         process.communicate(timeout=300)
     assert process.returncode == 0, (tmp_path / "errors.txt").read_text()
-    for name in names:
+    for name in FILES:
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
     # One for each process that came to the numbers, and for each command of the last.
     kept = [json.loads(file.read_text())["seconds"] for file in (killed / "numbers").rglob("attempts/*.json")]
@@ -375,60 +369,3 @@ def test_every_dataset_is_found_where_it_says() -> None:
                 *other, of = part.instances.rsplit(".", 1)
                 owner = places[dataset.paper, *other] if other else dataset
                 assert not part.instances or of in owner.parts
-
-
-Numbers = dict[str, np.ndarray]
-
-
-def statement(**more: Any) -> Statement[Numbers]:
-    given: dict[str, Any] = {"source": "Lemma 1", "says": "it is small", "bound": 1.0, "unit": "size"}
-    given |= {"inside": lambda n: n["inside"], "residual": lambda n: n["residual"]}
-    return Statement(**given | {"found": lambda n, known: f"{int(known.sum())} seen"} | more)
-
-
-def test_a_finding_counts_every_instance() -> None:
-    numbers = {"inside": np.array([True, True, True, False]), "residual": np.array([0.5, 0.1, 0.2, 9.0])}
-    found = hold(statement(), numbers)
-    assert found.verdict is Verdict.holds and (found.evidence, found.outside) == (Evidence(3), 1)
-    assert found.worst == 0.5 and found.measured == "3 seen"
-    assert told(found, with_worst=True) == "size: at most 5.0e-01 on 3; 3 seen"
-    open_ = hold(statement(), numbers | {"residual": np.array([0.5, np.nan, 0.2, 9.0])})
-    assert open_.verdict is Verdict.not_settled and open_.evidence == Evidence(3, 0, 1)
-    above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
-    assert hold(statement(), above).evidence == Evidence(3, 2, 0)
-    assert hold(statement(late=3.0), above).evidence == Evidence(3, 1, 1)
-    # The residual again, right or a little off; without a place to draw from nothing is computed.
-    draw = Draw(TOY, "quick", 0)
-    for off, agrees in ((0.0, 2), (1e-3, 1)):
-        again = Again[Numbers]("NumPy", lambda n, draw, at, off=off: n["residual"][at] + off, within=1e-6)
-        checked = hold(statement(again=again), above, draw)
-        check = checked.evidence.check
-        assert check is not None and (check.agrees, check.tried) == (agrees, 2)
-        assert check.apart == pytest.approx(off) and hold(statement(again=again), above).evidence.check is None
-        assert (checked.verdict is Verdict.counterexample_found) == (off == 0.0)
-    # One that does not contradict, and one that is not known, confirm nothing.
-    for other in (0.9, np.nan):
-        again = Again[Numbers]("NumPy", lambda n, draw, at, other=other: other, within=10.0)
-        check = hold(statement(again=again), above, draw).evidence.check
-        assert check is not None and (check.agrees, check.tried) == (0, 2)
-    empty = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
-    assert empty.verdict is Verdict.outside_hypotheses and as_json(empty)["worst"] is None
-    empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
-    assert empty.verdict is Verdict.not_run and empty.outside == 0
-    beyond = hold(statement(beyond=True), above)
-    assert beyond.verdict is Verdict.outside_hypotheses and beyond.outside == 4
-
-
-def test_a_limit_wants_a_rate() -> None:
-    numbers = {"inside": np.ones(4, bool), "residual": np.full(4, 0.1)}
-    with pytest.raises(ValueError, match="rate"):
-        statement(limit=True)
-    with pytest.raises(ValueError, match="certified"):
-        statement(limit=True, rate=lambda n, known: None, certified="a dual")
-    certified = hold(statement(certified="a dual"), numbers)
-    assert certified.verdict is Verdict.holds and certified.measured.endswith("certified by a dual")
-    assert hold(statement(limit=True, rate=lambda n, known: None), numbers).verdict is Verdict.not_settled
-    for exponents, verdict in (([1.0, 1.1, 0.9, 1.0], Verdict.holds_at_this_rate), ([2.0] * 4, Verdict.not_settled)):
-        rated = statement(limit=True, rate=lambda n, known, e=exponents: common_rate(np.asarray(e)[known], 1.0))
-        assert hold(rated, numbers).verdict is verdict
-    assert "**holds**" in findings_markdown("title", CLAIMS, [hold(statement(), numbers)])

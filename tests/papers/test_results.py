@@ -1,13 +1,11 @@
 """Results beyond the papers: their independent code against this library, and each command on few instances."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from jaxflow import papers
 from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.losses import Exponential, Logistic, Squared
 from jaxflow.margin import AssumptionStatus, attention_svm, enumerate_selections, solve
@@ -17,9 +15,7 @@ from jaxflow.papers.independent import margin_rows, tokens_of
 from jaxflow.papers.results import adam_order, hypotheses, multistart, numpy_flows, rate_law
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case
 from jaxflow.risk import EmpiricalRisk
-from tests.papers.findings import entry_of, judge
-from tests.papers.made_up.records import changed
-from tests.papers.made_up.results import multistarts
+from tests.papers.recorded import changed, entry_of, numbers_of
 
 
 @pytest.mark.parametrize("name", rate_law.FAMILIES)
@@ -100,29 +96,11 @@ def test_adam_in_numpy_is_that_of_optax() -> None:
 
 
 def test_two_values_for_the_same_tokens_are_a_contradiction() -> None:
-    (numbers,), other = multistarts(), (0, 1, 2)
+    entry, numbers, other = entry_of("results", "multistart"), numbers_of("results", "multistart"), (0, 1, 2)
     alike = changed(numbers, ("starts.tokens", 5), ("starts.value", 2.0), ("starts.value", 2.1, other))
-    judge("results", "multistart", alike, "...", {"contradicted": [1, 0, 0]})
-    notes = entry_of("results", "multistart").find(alike)[1]
+    found, notes = entry.find(alike)
+    assert [one.evidence.contradicted for one in found] == [1, 0, 0]
     assert "1 of 2 (Wilson 95%" in notes[0] and "2.1000 and 2.0000" in notes[0]
     # Other tokens have another least value.
-    judge("results", "multistart", changed(alike, ("starts.tokens", 7, other)), "...", {"contradicted": 0})
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("module", [adam_order, multistart, rate_law, hypotheses])
-def test_from_the_name_to_the_files(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Every cell of one instance is enough; of Adam's order several are ranked. Of (K, Q) each shape is a program of its
-    # own: the one with the fewest columns. Searches are tested by themselves.
-    monkeypatch.setitem(module.TRIALS, "quick", 2 if module is adam_order else 1)
-    monkeypatch.setitem(multistart.STARTS, "quick", 2)
-    monkeypatch.setattr(multistart, "SHAPES", ((1, 2, 3, 4),))
-    monkeypatch.setattr(multistart, "FEWER", np.array([True]))
-    monkeypatch.setattr(hypotheses, "DRAWS", 40)
-    monkeypatch.setattr(hypotheses, "SEARCH", 5)
-    name = {adam_order: "adam-order", multistart: "multistart", rate_law: "rates", hypotheses: "hypotheses"}[module]
-    with jax.numpy_rank_promotion("allow"):
-        paths, claims = papers.reproduce("results", name, out=tmp_path, say=lambda line: None)
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    assert any(claim.evidence.inside for claim in claims)
+    found, _ = entry.find(changed(alike, ("starts.tokens", 7, other)))
+    assert [one.evidence.contradicted for one in found] == [0, 0, 0]

@@ -1,20 +1,19 @@
-"""The six verdicts: the whole table of what decides between them, and the evidence that goes in."""
+"""The six verdicts: the whole table of what decides between them, and what goes in."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxflow.papers.claims import CLAIMS, Finding, as_json, findings_markdown, told
+from jaxflow.papers.dataset import Draw
+from jaxflow.papers.statement import Again, Statement, hold
 from jaxflow.papers.verdicts import Check, Evidence, Rate, Verdict, common_rate, count_evidence, decide, fit
+from tests.papers.toy_experiment import TOY
 
 AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
 CONFIRMS, DIFFERS = Check(3, 3, "CVXPY", 1e-9), Check(2, 3, "CVXPY", 0.1)
-
-
-def bounded(residuals: np.ndarray, bound: float, check: Check | None = None) -> Evidence:
-    """Residuals that must not exceed a bound; NaN is undecided."""
-    return count_evidence(residuals <= bound, decided=~np.isnan(residuals), check=check)
 
 
 @pytest.mark.parametrize("limit", [False, True])
@@ -37,34 +36,18 @@ def test_the_whole_table(limit: bool, rate: Rate | None, check: Check | None) ->
     assert decide(Evidence(0, 0, 0, limit, rate, check, ran=False)) is Verdict.not_run
 
 
-def test_one_decided_of_a_hundred_settles_nothing() -> None:
-    values = np.full(100, np.nan)
-    values[0] = 0.0
-    evidence = bounded(values, 1e-8)
-    assert (evidence.inside, evidence.confirmed, evidence.undecided) == (100, 1, 99)
-    assert decide(evidence) is Verdict.not_settled
-    assert decide(bounded(values[:1], 1e-8)) is Verdict.holds
-
-
-def test_infinity_is_above_every_bound_and_nan_is_not_decided() -> None:
-    evidence = bounded(np.array([0.0, np.inf, np.nan]), 1.0, check=CONFIRMS)
-    assert (evidence.contradicted, evidence.undecided) == (1, 1)
-    assert decide(evidence) is Verdict.counterexample_found
-
-
 def test_what_is_not_decided_is_neither_good_nor_bad() -> None:
     good, decided = np.array([True, True, False, False]), np.array([True, False, True, False])
     evidence = count_evidence(good, decided=decided)
     assert (evidence.inside, evidence.confirmed, evidence.contradicted, evidence.undecided) == (4, 1, 1, 2)
+    # One decided of a hundred settles nothing.
+    assert decide(count_evidence(np.ones(100, bool), decided=np.arange(100) < 1)) is Verdict.not_settled
 
 
 @pytest.mark.parametrize("counts", [(-1, 0, 0), (1, -1, 0), (1, 0, -1), (2, 2, 1), (0, 1, 0)])
 def test_counts_that_cannot_be_are_refused(counts: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="evidence"):
         Evidence(*counts)
-
-
-def test_instances_inside_were_run() -> None:
     with pytest.raises(ValueError, match="not run"):
         Evidence(1, ran=False)
 
@@ -118,16 +101,12 @@ def test_each_instance_is_judged_by_its_own_interval() -> None:
     assert rate is not None and rate.share == pytest.approx(2 / 3) and not rate.agrees
 
 
-def test_three_points_have_a_wide_interval() -> None:
+def test_a_fit_has_the_interval_of_student_in_any_units() -> None:
     slope, half = fit([0.0, 1.0, 2.0], [0.0, 1.1, 2.0])
     # The residuals are 1/30 (-1, 2, -1): their variance over one degree of freedom is 1/150, over a spread of two.
     assert slope == pytest.approx(1.0) and half == pytest.approx(12.7062 * np.sqrt(1.0 / 300.0), rel=1e-5)
-
-
-def test_a_fit_has_any_units() -> None:
-    x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 0.4, 0.1, -0.7])
-    slope, half = fit(x, y)
-    assert fit(1e200 * x, 1e300 * y) == pytest.approx((1e100 * slope, 1e100 * half), rel=1e-12)
+    scaled = fit([0.0, 1e200, 2e200], [0.0, 1.1e300, 2e300])
+    assert scaled == pytest.approx((1e100 * slope, 1e100 * half), rel=1e-12)
 
 
 def test_few_open_instances_of_many_leave_a_bound() -> None:
@@ -151,3 +130,60 @@ def test_a_table_shows_what_a_verdict_rests_on() -> None:
     saved = [as_json(broken), as_json(rate)]
     assert saved[0]["verdict"] == "counterexample found" and saved[0]["evidence"]["contradicted"] == 3
     assert saved[1]["evidence"]["rate"]["predicted"] == 1.05
+
+
+Numbers = dict[str, np.ndarray]
+
+
+def statement(**more: Any) -> Statement[Numbers]:
+    given: dict[str, Any] = {"source": "Lemma 1", "says": "it is small", "bound": 1.0, "unit": "size"}
+    given |= {"inside": lambda n: n["inside"], "residual": lambda n: n["residual"]}
+    return Statement(**given | {"found": lambda n, known: f"{int(known.sum())} seen"} | more)
+
+
+def test_a_finding_counts_every_instance() -> None:
+    numbers = {"inside": np.array([True, True, True, False]), "residual": np.array([0.5, 0.1, 0.2, 9.0])}
+    found = hold(statement(), numbers)
+    assert found.verdict is Verdict.holds and (found.evidence, found.outside) == (Evidence(3), 1)
+    assert found.worst == 0.5 and found.measured == "3 seen"
+    assert told(found, with_worst=True) == "size: at most 5.0e-01 on 3; 3 seen"
+    open_ = hold(statement(), numbers | {"residual": np.array([0.5, np.nan, 0.2, 9.0])})
+    assert open_.verdict is Verdict.not_settled and open_.evidence == Evidence(3, 0, 1)
+    above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
+    assert hold(statement(), above).evidence == Evidence(3, 2, 0)
+    assert hold(statement(late=3.0), above).evidence == Evidence(3, 1, 1)
+    # The residual again, right or a little off; without a place to draw from nothing is computed.
+    draw = Draw(TOY, "quick", 0)
+    for off, agrees in ((0.0, 2), (1e-3, 1)):
+        again = Again[Numbers]("NumPy", lambda n, draw, at, off=off: n["residual"][at] + off, within=1e-6)
+        checked = hold(statement(again=again), above, draw)
+        check = checked.evidence.check
+        assert check is not None and (check.agrees, check.tried) == (agrees, 2)
+        assert check.apart == pytest.approx(off) and hold(statement(again=again), above).evidence.check is None
+        assert (checked.verdict is Verdict.counterexample_found) == (off == 0.0)
+    # One that does not contradict, and one that is not known, confirm nothing.
+    for other in (0.9, np.nan):
+        again = Again[Numbers]("NumPy", lambda n, draw, at, other=other: other, within=10.0)
+        check = hold(statement(again=again), above, draw).evidence.check
+        assert check is not None and (check.agrees, check.tried) == (0, 2)
+    empty = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
+    assert empty.verdict is Verdict.outside_hypotheses and as_json(empty)["worst"] is None
+    empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
+    assert empty.verdict is Verdict.not_run and empty.outside == 0
+    beyond = hold(statement(beyond=True), above)
+    assert beyond.verdict is Verdict.outside_hypotheses and beyond.outside == 4
+
+
+def test_a_limit_wants_a_rate() -> None:
+    numbers = {"inside": np.ones(4, bool), "residual": np.full(4, 0.1)}
+    with pytest.raises(ValueError, match="rate"):
+        statement(limit=True)
+    with pytest.raises(ValueError, match="certified"):
+        statement(limit=True, rate=lambda n, known: None, certified="a dual")
+    certified = hold(statement(certified="a dual"), numbers)
+    assert certified.verdict is Verdict.holds and certified.measured.endswith("certified by a dual")
+    assert hold(statement(limit=True, rate=lambda n, known: None), numbers).verdict is Verdict.not_settled
+    for exponents, verdict in (([1.0, 1.1, 0.9, 1.0], Verdict.holds_at_this_rate), ([2.0] * 4, Verdict.not_settled)):
+        rated = statement(limit=True, rate=lambda n, known, e=exponents: common_rate(np.asarray(e)[known], 1.0))
+        assert hold(rated, numbers).verdict is verdict
+    assert "**holds**" in findings_markdown("title", CLAIMS, [hold(statement(), numbers)])

@@ -8,8 +8,7 @@ import pytest
 from jaxflow._core import Outcome
 from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
 from jaxflow.plots import draw_limits, new_figure, save_figure
-from tests.papers.made_up.records import changed
-from tests.papers.made_up.tarzanagh2023 import biases
+from tests.papers.recorded import changed, numbers_of
 
 
 def limit_numbers() -> dict[str, np.ndarray]:
@@ -28,13 +27,14 @@ def limit_numbers() -> dict[str, np.ndarray]:
 
 def test_convergence_leaves_out_what_is_no_direction() -> None:
     rest, last = Outcome.finite_stationary_point, (0, np.s_[2:])
-    data = changed(biases(), ("combined.outcome", rest, last), ("combined.distance", 0.9, last))
+    kept = numbers_of("tarzanagh2023", "fig7")
+    data = changed(kept, ("combined.outcome", rest, last), ("combined.distance", 0.9, last))
     figure = draw_convergence(data)
     drawn = figure.axes[1].lines[0].get_ydata()
     np.testing.assert_array_equal(drawn, data.combined.distance[0, :2, 0].mean(0))
-    assert "2 ($W$)" in figure.get_suptitle() and "of 4 instances" in figure.get_suptitle()
+    assert "2 ($W$)" in figure.get_suptitle() and "of 8 instances" in figure.get_suptitle()
     # Without any direction of (K, Q): W, that is the flow, the descent and its end.
-    none = changed(biases(), ("factored.outcome", rest))
+    none = changed(kept, ("factored.outcome", rest))
     assert len(draw_convergence(none).axes[1].lines) == 3
 
 

@@ -115,6 +115,6 @@ def main(folder: str, pause: str) -> None:
 
 if __name__ == "__main__":
     # Under its importable name, so that the numbers are found where they say they are.
-    from tests.papers.made_up.experiment import main as run_main
+    from tests.papers.toy_experiment import main as run_main
 
     run_main(*sys.argv[1:])
