@@ -5,7 +5,6 @@ import logging
 
 import jax
 import numpy as np
-import pytest
 from rich.console import Console
 
 from jaxflow.study import progress
@@ -70,18 +69,19 @@ def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path):
     tiny_study().run(tmp_path / "r.zarr").close()
     assert (log.level, log.propagate, log.handlers) == before
     out, err = capfd.readouterr()
-    begins = "HostExperiment: 0/7 instances\ncompiling d=2, parametrization=W\nfirst block of d=2"
+    begins = "HostExperiment: 0/7 instances\ncompiling d=1, parametrization=W\nfirst block of d=1"
     assert out == "" and err.startswith(begins)
     assert "all threads together compiled for" in err and "HostExperiment: 7/7 instances" in err.splitlines()[-1]
+    # And nothing where nothing is wanted.
+    tiny_study().run(tmp_path / "other.zarr", progress=False).close()
+    assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path):
-    with caplog.at_level(logging.DEBUG, logger="jaxflow.study"):
-        tiny_study().run(tmp_path / "r.zarr", progress=False).close()
-    assert capfd.readouterr() == ("", "") and lines_of(caplog) == []
-
-
-def test_a_bar_says_that_it_compiles():
+def test_a_bar_on_a_terminal_says_that_it_compiles(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    found = progress.progress_of(True)
+    found.close()
+    assert isinstance(found, Bar)
     screen = io.StringIO()
     bar = Bar(Console(file=screen, force_terminal=True, width=200, color_system=None))
     bar.start(small_study(HostExperiment()).plan, np.zeros(3, int), NAMES)
@@ -93,15 +93,6 @@ def test_a_bar_says_that_it_compiles():
     bar.close()
     last = screen.getvalue().rsplit("compiling", 1)[-1]
     assert "HostExperiment" in last and "40/40" in last
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_where_the_lines_go(there, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: there, raising=False)
-    found = progress.progress_of(True)
-    found.close()
-    assert isinstance(found, Bar if there else Lines)
-    assert isinstance(progress.progress_of(False), progress.Silent)
 
 
 def test_first_blocks_know_what_compiling_took():
