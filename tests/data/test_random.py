@@ -101,12 +101,8 @@ def test_acceptance_rate_agrees_with_the_draws_needed():
     # Draws are geometric with mean 1/p and standard deviation sqrt(1 - p)/p; p has the error of a share.
     error = np.hypot(np.sqrt(1 - rate) / rate, np.sqrt(rate * (1 - rate)) / rate**2) / np.sqrt(count)
     assert abs(mean - 1 / rate) < 5 * error
-
-
-def test_acceptance_in_one_dimension():
     # In one dimension scores are ±1: with two tokens the gap is 2 or 0, each with chance one half.
-    rate = float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000))
-    assert abs(rate - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    assert abs(float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000)) - 0.5) < 5 * 0.5 / np.sqrt(1000)
     assert score_gap_acceptance(KEY, 5, 4, 0.0) == 1
 
 
