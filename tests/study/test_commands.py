@@ -95,12 +95,6 @@ def test_other_refusals(spec, tmp_path):
     assert invoke("run", spec, "--out", "r.zarr", "--quiet", "--overwrite")[0] == 0
 
 
-def test_an_error_of_the_experiment_is_one_line_with_its_trials(spec):
-    spec.write_text(SPEC + '[settings]\nmisbehave = "raise"\n')
-    found = runner.invoke(app, ["run", str(spec), "--out", "r.zarr", "--quiet"])
-    assert isinstance(found.exception, ArithmeticError)  # a bug of the experiment keeps its traceback
-
-
 def test_a_store_whose_experiment_cannot_be_imported(tmp_path):
     def inner(key, d=2):
         return {"value": d}
