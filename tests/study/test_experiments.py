@@ -289,23 +289,6 @@ def test_outcomes_of_its_own_are_stored_counted_and_told(tmp_path):
         percentages(results, given=["headz"])
 
 
-class Separable(enum.IntEnum):
-    separable = 1
-    not_separable = 2
-
-
-def separability(key):
-    solution = jf.margin.solve(jf.margin.max_margin(jax.random.normal(key, (3, 2)), jnp.ones(3)))
-    return {"outcome": Code(jnp.where(solution.result == "infeasible", 2, 1), Separable)}
-
-
-def test_percentages_of_a_known_distribution(tmp_path):
-    with Study(separability, trials=400, block=100).run(tmp_path / "r.zarr", progress=False) as results:
-        found = percentages(results).sel(outcome="separable")
-        # Wendel (1962): three random points of the plane lie in a half-plane with probability 3/4.
-        assert float(found.low) <= 75.0 <= float(found.high)
-
-
 def without_outcome(key):
     """What an opaque function may leave to the engine; every key whose first number is small gives NaN."""
     value = jax.random.uniform(key)

@@ -1,10 +1,13 @@
 """Kills, disks that fill up or cannot be written, two writers, Ctrl-C: the same bytes afterwards, and one sentence."""
 
 import errno
-import json
 import os
+import random
 import re
+import shutil
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from jaxflow.study import files as files_of_store
 from jaxflow.study import open_results, status
 from jaxflow.study.files import side_folder
-from tests.study.cheap import HostExperiment, payload, read_log, restore, said, small_study, tiny_study
+from tests.study.cheap import HostExperiment, child, payload, read_log, restore, small_study, tiny_study
 
 # How often a study is killed at random with each executor; every moment has its turn in
 # `test_whatever_happens_at_any_moment`.
@@ -148,77 +151,38 @@ def test_a_resume_computes_one_block_again_to_compare(tmp_path, host):
     assert payload(path) == host
 
 
-# The parent computes nothing: a process that has started XLA's threads cannot be forked.
-KILLS_SCRIPT = """
-import functools, json, os, random, shutil, signal, sys, time, warnings
-from pathlib import Path
+# Fifty blocks of 0.02 s, enough to be killed among.
+KILLED = """
+import sys
 import jax
 jax.config.update("jax_enable_x64", True)
-from jaxflow.study import manifest
-from tests.study.cheap import HostExperiment, payload, small_study
-
-for name in ("commit", "package_version"):
-    setattr(manifest, name, functools.cache(getattr(manifest, name)))
-manifest.manifest(small_study(HostExperiment()).plan, "cpu")  # asked once, for all children
-warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-folder, kills, executor = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-NOT_REAPED = os.WEXITED | os.WNOHANG | os.WNOWAIT
-
-def start(path):
-    child = os.fork()
-    if child:
-        return child
-    try:
-        small_study(HostExperiment(pause=0.002), trials=40).run(path, executor, progress=False)
-    except BaseException as error:
-        print(repr(error), file=sys.stderr, flush=True)
-        os._exit(1)
-    os._exit(0)
-
-def committed(path):
-    return sum(1 for file in (path / "block_checksum/c").rglob("*") if file.is_file())
-
-def whole(path):
-    began = time.monotonic()
-    assert os.waitpid(start(path), 0)[1] == 0
-    return payload(path), time.monotonic() - began
-
-reference, takes = whole(folder / "whole.zarr")
-total, luck, done, stores, partly = committed(folder / "whole.zarr"), random.Random(20261124), 0, 0, 0
-while done < kills:
-    path = folder / f"{stores}.zarr"
-    stores += 1
-    for _ in range(8):
-        if done == kills:
-            break
-        child = start(path)
-        # At any time of a run: before there is a store, between two files, after the last block. Half of them in the
-        # part that writes blocks, which is the lesser part of so short a run.
-        before, wait = committed(path), luck.random() * takes
-        if done % 2:
-            wait *= 0.3
-            while committed(path) <= before and os.waitid(os.P_PID, child, NOT_REAPED) is None:
-                time.sleep(0.005)
-        time.sleep(wait)
-        os.kill(child, signal.SIGKILL)
-        _, code = os.waitpid(child, 0)
-        if code == signal.SIGKILL:
-            done += 1
-            partly += 0 < committed(path) < total
-        else:
-            assert code == 0, code
-            break
-    assert whole(path)[0] == reference, path
-    shutil.rmtree(path)
-print(json.dumps({"kills": done, "partly": partly, "stores": stores, "files": len(reference)}))
+from tests.study.cheap import HostExperiment, small_study
+small_study(HostExperiment(pause=0.02), trials=50).run(sys.argv[1], sys.argv[2], progress=False)
 """
+
+
+def committed(path: Path) -> int:
+    return sum(1 for found in (path / "block_checksum/c").rglob("*") if found.is_file())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "devices"])
 def test_killed_at_random_moments(executor, tmp_path):
-    """One block at a time, or one on each of two devices."""
+    """One block at a time, or one on each of two devices: the same bytes after the next run."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    told = said("-c", KILLS_SCRIPT, str(tmp_path), str(KILLS), executor, seconds=590, XLA_FLAGS=flags)
-    found = json.loads(told.splitlines()[-1])
-    assert found["kills"] == KILLS and found["partly"] >= KILLS // 10, found
+    path, study = tmp_path / "killed.zarr", small_study(HostExperiment(pause=0.02), trials=50)
+    study.run(tmp_path / "whole.zarr", progress=False)
+    whole, luck, killed = payload(tmp_path / "whole.zarr"), random.Random(7), 0
+    while killed < KILLS:
+        before = committed(path)
+        process = child("-c", KILLED, str(path), executor, to=subprocess.DEVNULL, XLA_FLAGS=flags)
+        # Somewhere among the next few blocks, or in one of them.
+        while process.poll() is None and committed(path) <= before:
+            time.sleep(0.002)
+        time.sleep(0.2 * luck.random())
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        if committed(path) == study.plan.block_count or killed == KILLS:
+            study.run(path, progress=False)
+            assert payload(path) == whole
+            shutil.rmtree(path)

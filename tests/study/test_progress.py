@@ -3,12 +3,11 @@
 import io
 import logging
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from jaxflow.study import progress
-from jaxflow.study.progress import Bar, FirstBlocks, Lines
+from jaxflow.study.progress import Bar, Lines
 from tests.study.cheap import HostExperiment, small_study, tiny_study
 
 NAMES = {1: "globally_optimal", 2: "locally_optimal"}
@@ -69,9 +68,13 @@ def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path):
     tiny_study().run(tmp_path / "r.zarr").close()
     assert (log.level, log.propagate, log.handlers) == before
     out, err = capfd.readouterr()
-    begins = "HostExperiment: 0/7 instances\ncompiling d=1, parametrization=W\nfirst block of d=1"
+    cell = "d=1, parametrization=W"
+    begins = f"HostExperiment: 0/7 instances\ncompiling {cell}\nfirst block of {cell} after "
     assert out == "" and err.startswith(begins)
-    assert "all threads together compiled for" in err and "HostExperiment: 7/7 instances" in err.splitlines()[-1]
+    # On any machine a block of NumPy takes less than a minute, and its first one is told once.
+    seconds, _, told = err.removeprefix(begins).partition(" s; all threads together compiled for ")
+    assert 0 <= float(seconds) < 60 and "first block" not in told
+    assert "HostExperiment: 7/7 instances" in told.splitlines()[-1]
     # And nothing where nothing is wanted.
     tiny_study().run(tmp_path / "other.zarr", progress=False).close()
     assert capfd.readouterr() == ("", "")
@@ -93,26 +96,3 @@ def test_a_bar_on_a_terminal_says_that_it_compiles(monkeypatch):
     bar.close()
     last = screen.getvalue().rsplit("compiling", 1)[-1]
     assert "HostExperiment" in last and "40/40" in last
-
-
-def test_first_blocks_know_what_compiling_took():
-    told = []
-
-    class Told(progress.Silent):
-        def compiling(self, cell):
-            told.append(cell)
-
-        def compiled(self, cell, seconds, compiling):
-            told.append((cell, seconds, compiling))
-
-    clock = Clock()
-    with FirstBlocks(Told(), clock) as first:
-        first.begin({"d": 2})
-        jax.jit(lambda x: x * 3.25 + 1.5)(1.0)
-        clock.now = 7.0
-        first.end({"d": 2})
-        first.begin({"d": 2})
-        first.end({"d": 2})
-    jax.jit(lambda x: x * 4.25 + 1.5)(1.0)
-    assert told[0] == "d=2" and told[1][:2] == ("d=2", 7.0) and told[1][2] > 0 and len(told) == 2
-    assert first._seconds == told[1][2]
