@@ -171,7 +171,6 @@ FLOWS: list[Call] = [
     call(jf.LossExcess, log_excess=(-3.0, k.number())),
     call(jf.Budget, log_time=(3.0, k.number(infinite=True)), log_arc_length=(3.0, k.number(infinite=True))),
     call(lambda rule: jf.Budget() | rule, row="rules joined", rule=(jf.Budget(), k.instance())),
-    call(lambda rule: jf.Budget() & rule, row="rules joined", rule=(jf.Budget(), k.instance())),
     call(jf.Filippov, method=(diffrax.Tsit5(), k.instance()), pieces=(8, k.count())),
     call(
         jf.MultiplierNewton,
@@ -181,7 +180,6 @@ FLOWS: list[Call] = [
     ),
     call(jf.Dual, decomposition=(None, k.instance(nothing=True))),
     call(jf.Scores, lead=(0.5, k.number(least=0.0, nothing=True))),
-    call(jf.flow.Mirror, p=(1.5, k.number(positive=True))),
     call(jf.LogHadamard, separate=(False, k.boolean()), sparse=(False, k.boolean())),
     call(jf.diagnose, trajectory=(None, k.instance()), risk=(None, None), clock=(None, None), until=(1, None)),
     call(
@@ -252,25 +250,12 @@ NO_LAYERS = ((), [u.VECTOR], (u.VECTOR, "a"), (u.VECTOR, None), (u.VECTOR, u.VEC
 MODELS: list[Call] = [
     call(models.CombinedAttention, "head", W=(u.MATRIX, FIRST)),
     call(models.FactoredAttention, "head", K=(u.MATRIX, FIRST), Q=(u.MATRIX, PARAMETER)),
-    call(models.DiagonalAttention, "head", k=(u.VECTOR, FIRST), q=(u.VECTOR, PARAMETER)),
     call(models.CombinedAttention.init, "key", "data", "head"),
     call(models.FactoredAttention.init, "key", "data", "head", m=(2, k.count(nothing=True))),
     call(models.MultiHeadAttention, parts=((u.MODEL,), k.sequence((), (3,), (u.MODEL, "a")))),
-    call(lambda head: models.FunctionHead(head), row="FunctionHead", head=(jnp.sum, k.function())),
     call(
-        models.HadamardNetwork,
-        h=(models.DiagonalLinear(), k.function()),
-        u=(u.VECTOR, FIRST),
-        v=(u.VECTOR, PARAMETER),
-        logs=(None, k.instance(nothing=True)),
-    ),
-    *(
-        call(network, weights=(weights, k.sequence(*NO_LAYERS, *wrong)))
-        for network, weights, *wrong in (
-            (models.DiagonalLinearNetwork, u.LAYERS, (u.VECTOR, np.ones(3)), (u.MATRIX, u.MATRIX)),
-            (models.DeepLinearNetwork, (u.MATRIX, u.VECTOR), (u.VECTOR, u.MATRIX), (u.MATRIX, np.ones(3))),
-            (models.LinearConvolutionalNetwork, (u.VECTOR, u.VECTOR), (np.ones(3), u.VECTOR)),
-        )
+        models.DiagonalLinearNetwork,
+        weights=(u.LAYERS, k.sequence(*NO_LAYERS, (u.VECTOR, np.ones(3)), (u.MATRIX, u.MATRIX))),
     ),
     call(
         models.DiagonalLinearNetwork.init,
@@ -339,9 +324,9 @@ MARGIN: list[Call] = [
     call(margin.numerical_rank, "tolerance", primal=(u.MATRIX, k.array())),
 ]
 
-PLANNED = {"paper": ("yun2021", k.choice()), "scale": ("quick", k.choice())}
-PLANNED |= {"out": ("o", k.path(nothing=True)), "overwrite": (False, k.boolean())}
-RUN = PLANNED | {"seed": (0, k.seed()), "progress": (False, k.boolean()), "say": (print, k.function())}
+RUN = {"paper": ("yun2021", k.choice()), "scale": ("quick", k.choice()), "out": ("o", k.path(nothing=True))}
+RUN |= {"overwrite": (False, k.boolean()), "progress": (False, k.boolean())}
+RUN |= {"seed": (0, k.seed()), "say": (print, k.function())}
 PAPERS: list[Call] = [
     call(
         theory.predict,
@@ -358,10 +343,7 @@ PAPERS: list[Call] = [
         log_alpha=(-3.0, k.values(0.0, 1.0, kind=k.number(nothing=True))),
         decay=(0.0, k.number(least=0.0)),
     ),
-    call(theory.register, model=(type(u.MODEL), k.values(None, 3, "abc", u.MODEL))),
     call(papers.reproduce, figure=("fig1", k.choice()), **RUN),
     call(papers.verify, only=((), k.sequence("single", ["no such"], [3])), **RUN),
-    call(papers.plan, figure=("fig1", k.choice()), **PLANNED),
-    call(papers.plan_verify, only=((), k.sequence(["no such"], [None])), **PLANNED),
 ]
 CALLS = [*RARE, *DATA, *FLOWS, *MODELS, *MARGIN, *PAPERS]

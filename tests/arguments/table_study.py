@@ -155,7 +155,6 @@ CALLS: list[Call] = [
 # What a sentence begins with and, after three dots, has in it; and the call.
 SENTENCES: list[tuple[str, Callable[[], Any]]] = [
     ("block: ... more files than a store holds", lambda: small_study(trials=10**8, block=1)),
-    ("trials: ... more than a study of 1,000,000,000", lambda: small_study(trials=10**9)),
     ("data_factors['d'] ... expected a list of values, got '24'", lambda: small_study(data_factors={"d": "24"})),
     ("d: a factor needs at least one value", lambda: small_study(data_factors={"d": []})),
     ("d: 2 is given twice; one instance would have two", lambda: small_study(data_factors={"d": [2, 2.0]})),
@@ -172,9 +171,7 @@ SENTENCES: list[tuple[str, Callable[[], Any]]] = [
     ),
     ("factors: give parametrization as well", lambda: small_study().recompute(d=3, trial=0)),
     ("groups['x']: an instance that was not run", lambda: s.percentages(RESULTS, groups={"x": ["not_run"]})),
-    ("codes ... [77] stand for nothing", lambda: s.decode(np.array([1, 77]))),
     ("y: a heat map needs two factors", lambda: s.plot(RESULTS, "heat_map", x="d", y="d")),
-    ("b: 4 is no value of d", lambda: s.paired(RESULTS, "d", 2, 4)),
     (
         "m: only the parametrization KQ has columns to choose; give it a study",
         lambda: s.Study(s.TokenSelection(), {}, {"parametrization": ["W", "KQ"], "m": [2]}),
