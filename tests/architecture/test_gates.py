@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,6 @@ def house() -> Package:
     return read_package(ROOT / "jaxflow")
 
 
-@pytest.fixture(scope="module")
-def files() -> list[Path]:
-    return texts.repository_files(ROOT)
-
-
 def declared_imports() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
@@ -39,51 +35,31 @@ def report(findings: list[str]) -> None:
 def test_the_house_is_read(house):
     assert {"jaxflow._core", "jaxflow.data", "jaxflow.data.tokens"} <= house.modules.keys()
     assert len(house.imports) > len(house.modules)
-
-
-def test_every_room_has_a_floor(house):
-    report(floors.unknown_rooms(house))
-
-
-def test_imports_point_down(house):
-    report(floors.wrong_arrows(house))
-
-
-def test_no_import_cycle(house):
-    report(floors.import_cycles(house))
-
-
-def test_a_class_is_abstract_or_final(house):
-    report(classes.neither_abstract_nor_final(house))
-
-
-def test_factorisations_go_one_at_a_time(house):
-    report(kernels.batched_kernels(house))
-
-
-def test_one_file_decides_all_verdicts(house):
     assert {"holds", "not_settled", "counterexample_found"} <= verdicts._members(house).keys()
-    report(verdicts.named_elsewhere(house))
 
 
-def test_heavy_libraries_are_imported_lazily(house):
-    report(floors.eager_imports(house))
+LAWS = {
+    "every room has a floor": floors.unknown_rooms,
+    "imports point down": floors.wrong_arrows,
+    "no import cycle": floors.import_cycles,
+    "heavy libraries are imported lazily": floors.eager_imports,
+    "no private names of other libraries": floors.private_imports,
+    "every library is declared": partial(floors.undeclared_imports, declared=declared_imports()),
+    "a class is abstract or final": classes.neither_abstract_nor_final,
+    "factorisations go one at a time": kernels.batched_kernels,
+    "one file decides all verdicts": verdicts.named_elsewhere,
+}
 
 
-def test_no_private_names_of_other_libraries(house):
-    report(floors.private_imports(house))
+@pytest.mark.parametrize("law", LAWS)
+def test_the_house_keeps_the_law(law, house):
+    report(LAWS[law](house))
 
 
-def test_every_library_is_declared(house):
-    report(floors.undeclared_imports(house, declared_imports()))
-
-
-def test_files_are_short(files):
-    report(texts.long_files(ROOT, files))
-
-
-def test_no_machine_path_no_index_address_and_no_mark_of_a_merge(files):
+def test_files_are_short_without_machine_paths_index_addresses_and_marks_of_a_merge():
+    files = texts.repository_files(ROOT)
     assert ROOT / "pyproject.toml" in files
+    report(texts.long_files(ROOT, files))
     report(texts.forbidden_texts(ROOT, files))
 
 

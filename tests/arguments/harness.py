@@ -26,11 +26,10 @@ PARTS = {
     "data": ("tokens", "inputs", "labels", "targets"),
     "model": ("W", "inputs", "trainable"),
     "risk": ("data",),
-    "heads": ("head",),
     "direction": ("model", "W"),
 }
 # What is wrong by its shape alone may not fit the next argument, which the error then names.
-NEXT = {"tokens": ("queries",), "inputs": ("targets", "labels"), "weights": ("data_tensor",), "tensor": ("vectors",)}
+NEXT = {"tokens": ("queries",), "inputs": ("targets", "labels"), "weights": ("data_tensor",)}
 
 
 class Case(NamedTuple):
@@ -51,34 +50,30 @@ def refusals(calls: list[Call]) -> Iterator[Case]:
 
 def complaint(case: Case) -> str | None:
     """What is wrong with how a wrong value was received: None for one sentence that begins with the name."""
+    names = (case.argument, *PARTS.get(case.argument, ()), *NEXT.get(case.argument, ()))
+    begins = tuple(f"{name}{end}" for name in names for end in ":[")
     told = f"{case.name}({case.argument}={_short(case.value)})"
-    try:
-        found = case.run()
-    except (ValueError, TypeError) as error:
-        text = str(error)
-        names = (case.argument, *PARTS.get(case.argument, ()), *NEXT.get(case.argument, ()))
-        named = text.startswith(tuple(f"{name}{end}" for name in names for end in ":["))
-        # The library raised it, and no library below it.
-        own = "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
-        return None if named and own and "\n" not in text and len(text) <= 400 else f"{told}: {error!r:.160}"
-    except Exception as error:
-        return f"{told}: {error!r:.160}"
-    return f"{told}: taken, gave {_short(found)}"
+    return _complaint(told, case.run, lambda text: text.startswith(begins))
 
 
 def sentence_complaint(wanted: str, run: Callable[[], Any]) -> str | None:
     """What is wrong with the sentence of a refusal: None where it begins with what is wanted, up to three dots, and has
     in it what stands after them."""
     begins, *has = wanted.split(" ... ")
+    return _complaint(wanted, run, lambda text: text.startswith(begins) and all(words in text for words in has))
+
+
+def _complaint(told: str, run: Callable[[], Any], fits: Callable[[str], bool]) -> str | None:
     try:
         found = run()
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         text = str(error)
-        fits = text.startswith(begins) and all(words in text for words in has)
-        return None if fits and "\n" not in text and len(text) <= 500 else f"{wanted}: {text:.200}"
+        # The library raised it, and no library below it.
+        own = "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
+        return None if fits(text) and own and "\n" not in text and len(text) <= 500 else f"{told}: {error!r:.200}"
     except Exception as error:
-        return f"{wanted}: {error!r:.160}"
-    return f"{wanted}: taken, gave {_short(found)}"
+        return f"{told}: {error!r:.200}"
+    return f"{told}: taken, gave {_short(found)}"
 
 
 def _short(value: Any) -> str:

@@ -1,6 +1,6 @@
 """What an argument may be: from a valid value follow those that must be refused, one for each kind of fault.
 
-Rarer forms of the same faults are tried once, at the calls `RARE` of `table_data`.
+Rarer forms of the same faults are tried once, at the calls `RARE` of `table_library`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -91,11 +91,6 @@ def text() -> Kind:
 def sequence(*wrong: Any) -> Kind:
     """A tuple or list whose entries the valid value shows."""
     return values(None, "abc", 3, jnp.ones(()), *wrong)
-
-
-def mapping(*wrong: Any) -> Kind:
-    """A dictionary."""
-    return values(None, "abc", 3, [("a", 1)], {}, *wrong)
 
 
 def array(

@@ -1,26 +1,11 @@
 """Small valid arguments that the tables share, and what an argument of a usual name may be."""
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
-from tests.arguments.kinds import (
-    KEY,
-    NAN,
-    array,
-    boolean,
-    choice,
-    count,
-    function,
-    instance,
-    key,
-    mask,
-    number,
-    text,
-    values,
-)
+from tests.arguments import kinds as k
 
 N, T, D = 3, 4, 2
 TOKENS = np.random.default_rng(0).normal(size=(N, T, D))
@@ -44,15 +29,18 @@ LINEAR_RISK = jf.EmpiricalRisk(LINEAR, "exponential")
 HADAMARD = jf.models.HadamardNetwork(jf.models.DiagonalLinear(), np.array([0.1, 0.2]), np.array([0.05, 0.1]))
 PROGRAM = jf.margin.attention_svm(DATA, SELECTION)
 VECTOR_PROGRAM = jf.margin.max_margin(INPUTS, LABELS)
-CERTIFICATE = jf.margin.Certificate.none()
 SOLUTION = jf.margin.Solution(
-    jnp.zeros((D, D)), jnp.zeros((N, T)), CERTIFICATE, jf.Code(0, jf.margin.ProgramResult), jnp.asarray(0)
+    jnp.zeros((D, D)),
+    jnp.zeros((N, T)),
+    jf.margin.Certificate.none(),
+    jf.Code(0, jf.margin.ProgramResult),
+    jnp.asarray(0),
 )
 
 # What is no prediction head.
 NO_HEAD = (None, "abc", {}, 3, True, np.array(["a", "b"]), jnp.asarray(1.0), VECTOR + 1j)
 # A model of the wrong kind or shape, or with a NaN; where none goes, nor a class in place of an object.
-BAD_MODELS = (jf.models.CombinedAttention(MATRIX * NAN, HEAD), jf.models.CombinedAttention(np.ones((3, 3)), HEAD))
+BAD_MODELS = (jf.models.CombinedAttention(MATRIX * k.NAN, HEAD), jf.models.CombinedAttention(np.ones((3, 3)), HEAD))
 NO_MODEL = (None, 3, "abc", {}, jnp.ones(2), jf.models.CombinedAttention, *BAD_MODELS)
 
 
@@ -62,46 +50,31 @@ def own(x: jax.Array) -> jax.Array:
 
 
 USUAL = {
-    "key": (KEY, key()),
-    "n": (2, count()),
-    "T": (3, count(2)),
-    "d": (2, count()),
-    "depth": (2, count(2)),
-    "data": (DATA, instance()),
-    "head": (HEAD, values(*NO_HEAD)),
-    "risk": (RISK, instance()),
-    "model": (MODEL, values(*NO_MODEL)),
-    "network": (NETWORK, instance()),
-    "program": (PROGRAM, instance()),
-    "loss": (jf.losses.Logistic(), instance()),
-    "selection": (SELECTION, mask()),
-    "visible": (MASK, mask()),
-    "inputs": (INPUTS, array()),
-    "targets": (LABELS, array()),
-    "start": (VECTOR, array()),
-    "norm": ("frobenius", choice()),
-    "scheme": ("random", choice()),
-    "theorem": ("Theorem 2", text()),
-    "trainable": (None, values("abc", 3, True, 1j)),
-    "until": (1.0, number()),
-    "unit": (1.0, number(positive=True)),
-    "alpha": (1.0, number()),
-    "floor": (0.0, number(least=0.0)),
-    "tolerance": (1e-6, number(positive=True)),
-    "gap": (1e-3, number(positive=True)),
-    "dt0": (None, number(positive=True, nothing=True)),
-    "max_steps": (8, count()),
-    "clock": (jf.LogTime(), instance()),
-    "solver": (diffrax.Tsit5(), instance()),
-    "controller": (diffrax.ConstantStepSize(), instance()),
-    "stop": (None, instance(nothing=True)),
-    "report": (None, function(nothing=True)),
-    "timed": (True, boolean()),
-    "pairs": (False, boolean()),
-    "shared": (False, boolean()),
-    "overwrite": (False, boolean()),
-    "throw": (False, boolean()),
-    "progress": (False, values("yes", None, 3, 1.0, {}, [])),
-    "width": (3.0, number(positive=True)),
-    "height": (3.0, number(positive=True)),
+    "key": (k.KEY, k.key()),
+    "n": (2, k.count()),
+    "T": (3, k.count(2)),
+    "d": (2, k.count()),
+    "depth": (2, k.count(2)),
+    "data": (DATA, k.instance()),
+    "head": (HEAD, k.values(*NO_HEAD)),
+    "risk": (RISK, k.instance()),
+    "model": (MODEL, k.values(*NO_MODEL)),
+    "selection": (SELECTION, k.mask()),
+    "visible": (MASK, k.mask()),
+    "inputs": (INPUTS, k.array()),
+    "trainable": (None, k.values("abc", 3, True, 1j)),
+    "until": (1.0, k.number()),
+    "unit": (1.0, k.number(positive=True)),
+    "floor": (0.0, k.number(least=0.0)),
+    "tolerance": (1e-6, k.number(positive=True)),
+    "gap": (1e-3, k.number(positive=True)),
+    "dt0": (None, k.number(positive=True, nothing=True)),
+    "max_steps": (8, k.count()),
+    "stop": (None, k.instance(nothing=True)),
+    "report": (None, k.function(nothing=True)),
+    "timed": (True, k.boolean()),
+    "pairs": (False, k.boolean()),
+    "overwrite": (False, k.boolean()),
+    "throw": (False, k.boolean()),
+    "progress": (False, k.values("yes", None, 3, 1.0, {}, [])),
 }

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 ROW = {"norm": "l1", "n_T_d": [5, 5, 10], "method": "Clarabel", "per_second": 100.0, "ratio": 30.0}
 
@@ -21,27 +23,26 @@ def compare(old: Path, new: Path, *options: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, str(script), str(old), str(new), *options], capture_output=True, text=True)
 
 
-def test_a_ratio_that_fell_is_flagged_beyond_the_factor(tmp_path: Path) -> None:
-    old = record(tmp_path / "old.json", {}, {"method": "OSQP"})
-    new = record(tmp_path / "new.json", {"ratio": 19.0}, {"method": "OSQP", "ratio": 21.0})
-    run = compare(old, new)
-    assert run.returncode == 1 and "Clarabel" in run.stdout and "OSQP" not in run.stdout
-    assert compare(old, new, "--factor", "2").returncode == 0
+GONE, OTHER = {"method": "OSQP"}, {"method": "OSQP", "ratio": 21.0}
 
 
-def test_faster_rows_and_rates_are_no_regression(tmp_path: Path) -> None:
-    old = record(tmp_path / "old.json", {})
-    # A rate alone says how loaded the machine was.
-    new = record(tmp_path / "new.json", {"ratio": 90.0, "per_second": 1.0})
-    assert compare(old, new).returncode == 0
-
-
-def test_a_row_that_is_gone_is_flagged_and_a_new_one_is_not(tmp_path: Path) -> None:
-    one = record(tmp_path / "one.json", {})
-    two = record(tmp_path / "two.json", {}, {"method": "OSQP"})
-    gone = compare(two, one)
-    assert gone.returncode == 1 and "not measured now" in gone.stdout
-    assert compare(one, two).returncode == 0
+@pytest.mark.parametrize(
+    ("old", "new", "options", "flagged"),
+    [
+        # A ratio that fell, beyond the factor; of another row within it.
+        ([{}, GONE], [{"ratio": 19.0}, OTHER], (), "Clarabel"),
+        ([{}, GONE], [{"ratio": 19.0}, OTHER], ("--factor", "2"), None),
+        # A rate alone says how loaded the machine was.
+        ([{}], [{"ratio": 90.0, "per_second": 1.0}], (), None),
+        # A row that is gone, and a new one.
+        ([{}, GONE], [{}], (), "not measured now"),
+        ([{}], [{}, GONE], (), None),
+    ],
+)
+def test_ratios_that_fell_are_flagged_and_nothing_else(old: Any, new: Any, options: Any, flagged: Any, tmp_path: Path):
+    run = compare(record(tmp_path / "old.json", *old), record(tmp_path / "new.json", *new), *options)
+    assert run.returncode == (flagged is not None), run.stdout
+    assert flagged is None or (flagged in run.stdout and run.stdout.count("before") == 1)
 
 
 def test_folders_are_matched_by_file_names(tmp_path: Path) -> None:

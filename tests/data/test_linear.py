@@ -24,8 +24,3 @@ def test_batches_are_mapped_over_not_checked():
     with pytest.raises(ValueError, match="^inputs: expected one instance .*jax.vmap"):
         data.check()
     np.testing.assert_array_equal(jax.vmap(lambda one: one.inputs[0, 0])(data), [INPUTS[0, 0]] * 2)
-
-
-def test_traced_values_are_not_judged():
-    data = LinearData(INPUTS * np.nan, np.ones(N))
-    jax.jit(lambda one: one.check())(data)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from jaxflow.data import draw_tokens, random_tokens, score_gap_acceptance
-from jaxflow.models import FactoredAttention
 
 KEY = jax.random.key(7)
 SIZES = {"n": 6, "T": 5, "d": 4}
@@ -33,15 +32,7 @@ def test_unit_sphere_and_signs_reproducibly_from_the_key():
     for a, b, c in zip(jax.tree.leaves(first), jax.tree.leaves(again), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
         assert not np.array_equal(a, c)
-
-
-@pytest.mark.parametrize("same", [np.int64(7), np.asarray(jax.random.PRNGKey(7))])
-def test_a_seed_and_an_old_key_draw_what_the_typed_key_does(same):
-    wanted, found = random_tokens(KEY, **SIZES), random_tokens(same, **SIZES)
-    assert all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(wanted)))
-    data, head = wanted
-    ours, theirs = (FactoredAttention.init(key, data, head) for key in (same, KEY))
-    assert all(map(np.array_equal, jax.tree.leaves(ours), jax.tree.leaves(theirs)))
+    # Seeds may be mapped over.
     heads = jax.vmap(lambda seed: random_tokens(seed, **SIZES)[1])(jnp.arange(7, 9))
     np.testing.assert_array_equal(heads[0], head)
 
@@ -101,12 +92,8 @@ def test_acceptance_rate_agrees_with_the_draws_needed():
     # Draws are geometric with mean 1/p and standard deviation sqrt(1 - p)/p; p has the error of a share.
     error = np.hypot(np.sqrt(1 - rate) / rate, np.sqrt(rate * (1 - rate)) / rate**2) / np.sqrt(count)
     assert abs(mean - 1 / rate) < 5 * error
-
-
-def test_acceptance_in_one_dimension():
     # In one dimension scores are ±1: with two tokens the gap is 2 or 0, each with chance one half.
-    rate = float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000))
-    assert abs(rate - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    assert abs(float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000)) - 0.5) < 5 * 0.5 / np.sqrt(1000)
     assert score_gap_acceptance(KEY, 5, 4, 0.0) == 1
 
 

@@ -68,21 +68,6 @@ def test_limits_of_diagonal_networks(depth: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
-def test_programs(norm: str) -> None:
-    def one(key: Any) -> Any:
-        data, _ = jf.data.random_tokens(key, n=4, T=5, d=8)
-        selection = jnp.zeros((4, 5), bool).at[:, 1].set(True)
-        found = jf.margin.solve(jf.margin.attention_svm(data, selection, norm))  # pyright: ignore[reportArgumentType]
-        return found.result.value, found.certificate.duality_gap, found.primal
-
-    there, here = both(jax.vmap(one))
-    np.testing.assert_array_equal(there[0], here[0])
-    np.testing.assert_allclose(there[2], here[2], atol=1e-6)
-    assert np.all(np.asarray(there[1])[np.asarray(here[0]) == jf.margin.ProgramResult.optimal.value] <= 1e-10)
-
-
-@pytest.mark.gpu
 def test_a_flow_and_algorithm_1() -> None:
     def one(key: Any) -> Any:
         data = jf.data.LinearData(jax.random.normal(key, (8, 5)), jax.random.normal(key, (8,)))

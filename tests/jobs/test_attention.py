@@ -25,38 +25,33 @@ def limit() -> Any:
     return jf.find_limit(RISK, start())
 
 
-def optimum(tokens: Any, queries: Any, chosen: Any, norm: str) -> float:
-    """The least norm of W that gives the chosen tokens a margin of one, by CVXPY alone."""
-    tokens, queries, d = np.asarray(tokens, float), np.asarray(queries, float), np.shape(tokens)[-1]
+def is_optimal(found: Any, data: jf.data.TokenData, norm: str = "frobenius", rtol: float = 1e-6) -> None:
+    """No W is shorter that gives the chosen tokens a margin of one, by CVXPY alone."""
+    assert found.outcome in CERTIFIED
+    tokens, queries = np.asarray(data.tokens, float), np.asarray(data.queries, float)
+    chosen, d = np.argmax(found.selection, -1), tokens.shape[-1]
     weights = cvxpy.Variable((d, d))
-    size = cvxpy.norm(weights, {"frobenius": "fro", "nuclear": "nuc"}[norm])
+    kind: Any = {"frobenius": "fro", "nuclear": "nuc"}[norm]
     margins = [
         (tokens[i, chosen[i]] - tokens[i, t]) @ weights @ queries[i] >= 1
         for i in range(len(tokens))
         for t in range(tokens.shape[1])
         if t != chosen[i]
     ]
-    return cvxpy.Problem(cvxpy.Minimize(size), margins).solve()
+    least = cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, kind)), margins).solve()
+    np.testing.assert_allclose(np.linalg.norm(found.direction, kind), least, rtol=rtol)
 
 
 def test_why_does_my_attention_select_token_3(limit: Any) -> None:
-    """Because it has the largest score; and no W is shorter at margin one."""
+    """Because it has the largest score."""
     scores = np.asarray(DATA.labels)[:, None] * np.asarray(DATA.tokens @ HEAD)
     chosen = np.argmax(scores, axis=1)
     assert limit.outcome == "globally_optimal" and np.array_equal(np.argmax(limit.selection, -1), chosen)
     assert f"selects tokens ({', '.join(map(str, chosen))})" in str(limit)
-    least = optimum(DATA.tokens, DATA.queries, chosen, "frobenius")
-    np.testing.assert_allclose(np.linalg.norm(limit.direction), least, rtol=1e-6)
+    is_optimal(limit, DATA)
     logits = np.einsum("itd,de,ie->it", DATA.tokens, limit.direction, DATA.queries)
     margins = logits[np.arange(3), chosen][:, None] - logits
     np.testing.assert_allclose(np.sort(margins, axis=1)[:, 1:].min(), 1.0, rtol=1e-9)
-
-
-def test_the_norm_depends_on_the_parametrisation() -> None:
-    limit = jf.find_limit(RISK, jf.models.FactoredAttention.init(jax.random.key(1), DATA, HEAD))
-    assert limit.outcome in CERTIFIED
-    least = optimum(DATA.tokens, DATA.queries, np.argmax(limit.selection, -1), "nuclear")
-    np.testing.assert_allclose(np.linalg.norm(limit.direction, "nuc"), least, rtol=1e-5)
 
 
 def test_normalised_descent_turns_towards_the_direction_of_the_flow(limit: Any) -> None:
@@ -81,15 +76,27 @@ def test_save_points_and_a_run_continued_from_a_checkpoint(limit: Any, tmp_path:
     np.testing.assert_allclose(again.direction, limit.direction, atol=3e-4)
 
 
-def test_sequences_with_a_common_first_token(limit: Any) -> None:
+def test_the_norm_depends_on_the_parametrisation() -> None:
+    found = jf.find_limit(RISK, jf.models.FactoredAttention.init(jax.random.key(1), DATA, HEAD))
+    is_optimal(found, DATA, "nuclear", rtol=1e-5)
+
+
+@pytest.mark.parametrize("types", ["int64 float32 bool", "float32 float64 int64", "float32 float32 float32"])
+def test_mixed_types_and_a_common_first_token(types: str) -> None:
     """Such as one for the class: no sequence selects it here, and it must not count as the same token elsewhere."""
-    tokens = np.array(DATA.tokens)
+    tokens, queries = np.round(4 * np.asarray(DATA.tokens)), np.round(4 * np.asarray(DATA.queries))
     tokens[:, 0] = tokens[0, 0]
-    data = jf.data.TokenData.validated(tokens, DATA.queries, DATA.labels)
-    found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), start())
-    least = optimum(tokens, DATA.queries, np.argmax(found.selection, -1), "frobenius")
-    assert found.outcome in CERTIFIED
-    np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
+    labels = np.asarray(DATA.labels)
+    kinds = types.split()
+    data = jf.data.TokenData.validated(
+        tokens.astype(kinds[0]),
+        queries.astype(kinds[1]),
+        labels > 0 if kinds[2] == "bool" else labels.astype(kinds[2]),
+    )
+    model = jf.models.CombinedAttention(np.zeros((4, 4), np.float32), np.asarray(HEAD))
+    found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
+    assert found.direction.dtype == np.float64
+    is_optimal(found, data)
 
 
 @pytest.mark.slow
@@ -98,25 +105,9 @@ def test_heads_with_kinks_from_zero_claim_nothing_false(seed: int) -> None:
     """A certified direction is the optimum of its program; where the path slides on a kink, `print` reports it."""
     head = jf.models.MLPHead(jax.random.normal(jax.random.key(5), (8, 4)))
     data, _ = jf.data.random_tokens(jax.random.key(seed), n=3, T=4, d=4)
-    found = jf.find_limit(
-        jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(jnp.zeros((4, 4)), head), throw=False
-    )
+    model = jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
+    found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False)
     if found.outcome in CERTIFIED:
-        least = optimum(data.tokens, data.queries, np.argmax(found.selection, -1), "frobenius")
-        np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
+        is_optimal(found, data)
     else:
         assert found.outcome == "undecided" and "kink" in str(found)
-
-
-@pytest.mark.parametrize(
-    "types", [("int64", "float32", "bool"), ("float32", "float64", "int64"), ("float32", "float32", "float32")]
-)
-def test_tokens_queries_and_labels_of_mixed_types(types: tuple[str, ...]) -> None:
-    tokens, queries = np.round(4 * np.asarray(DATA.tokens)), np.round(4 * np.asarray(DATA.queries))
-    labels = np.asarray(DATA.labels) > 0 if types[2] == "bool" else np.asarray(DATA.labels).astype(types[2])
-    data = jf.data.TokenData.validated(tokens.astype(types[0]), queries.astype(types[1]), labels)
-    model = jf.models.CombinedAttention(np.zeros((4, 4), np.float32), np.asarray(HEAD))
-    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
-    assert limit.outcome in CERTIFIED and limit.direction.dtype == np.float64
-    least = optimum(tokens, queries, np.argmax(limit.selection, -1), "frobenius")
-    np.testing.assert_allclose(np.linalg.norm(limit.direction), least, rtol=1e-6)

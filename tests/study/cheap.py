@@ -142,12 +142,20 @@ def payload(store: Path) -> dict[str, bytes]:
 def tiny_study(experiment: Any = None, **changes: Any) -> Study:
     """One cell of seven trials in blocks of four: eight chunks, twenty files."""
     arguments: dict[str, Any] = {
-        "data_factors": {"d": [2]},
+        "data_factors": {"d": [1]},
         "method_factors": {"parametrization": ["W"]},
         "trials": 7,
         "block": 4,
     }
     return small_study(HostExperiment() if experiment is None else experiment, **{**arguments, **changes})
+
+
+def attack(path: Path, data: bytes | None) -> None:
+    """A file with other bytes; None: no file."""
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
 
 
 def restore(path: Path, files: dict[str, bytes]) -> None:
@@ -194,17 +202,3 @@ def said(*arguments: str, seconds: float = 300, **how: Any) -> str:
     output, errors = process.communicate(timeout=seconds)
     assert process.returncode == 0, errors[-3000:]
     return output
-
-
-def main(store: str, executor: str, pause: str, trials: str) -> None:
-    """A study in a process of its own, to be killed."""
-    jax.config.update("jax_enable_x64", True)
-    study = small_study(HostExperiment(pause=float(pause)), trials=int(trials))
-    study.run(store, executor=None if executor == "serial" else executor, progress=False)
-
-
-if __name__ == "__main__":
-    # Under its importable name, so that other processes find the experiment.
-    from tests.study.cheap import main as run_main
-
-    run_main(*sys.argv[1:])

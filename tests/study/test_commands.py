@@ -64,14 +64,9 @@ def test_interrupted_it_exits_130_and_is_resumed_from_the_store_alone(spec, tmp_
     [
         (("trials = 10", "trails = 10"), "spec: unknown name 'trails'; did you mean 'trials'?"),
         (("trials = 10", "trials = 2.5"), "trials: expected an integer, got 2.5"),
-        (("trials = 10", "trials = 0"), "trials: expected at least 1"),
         (("trials = 10", "trials = "), "is no TOML"),
-        (("d = [2, 3]", "dd = [2, 3]"), "factors: unknown name 'dd'; did you mean 'd'?"),
-        (("d = [2, 3]", "d = []"), "d: a factor needs at least one value"),
-        (("[data_factors]\nd = [2, 3]", ""), None),
         (("tests.study.cheap:HostExperiment", "TokenSelecton"), "experiment: unknown name 'TokenSelecton'; did you"),
         (("tests.study.cheap:HostExperiment", "tests.study.cheap:Nothing"), "experiment: cannot import"),
-        (("tests.study.cheap:HostExperiment", "tests.study.cheap:KILLS"), "experiment: cannot import"),
         (("tests.study.cheap:HostExperiment", "tests.study.cheap:os"), "is no experiment"),
         (('experiment = "tests.study.cheap:HostExperiment"', ""), "spec: it names no experiment"),
         (("[data_factors]", "[settings]\npaws = 1\n[data_factors]"), "settings: "),
@@ -80,9 +75,6 @@ def test_interrupted_it_exits_130_and_is_resumed_from_the_store_alone(spec, tmp_
 def test_bad_specs(change, message, spec, tmp_path):
     spec.write_text(SPEC.replace(*change))
     code, output = invoke("run", spec, "--out", "r.zarr", "--quiet")
-    if message is None:
-        assert code == 0, output
-        return
     assert code == 2 and message in output and len(output.strip().splitlines()) == 1, output
     assert not (tmp_path / "r.zarr").exists()
 
@@ -101,12 +93,6 @@ def test_other_refusals(spec, tmp_path):
     code, output = invoke("run", spec, "--out", "r.zarr", "--quiet")
     assert code == 2 and "belongs to another study: trials 10 there, 9 here" in output
     assert invoke("run", spec, "--out", "r.zarr", "--quiet", "--overwrite")[0] == 0
-
-
-def test_an_error_of_the_experiment_is_one_line_with_its_trials(spec):
-    spec.write_text(SPEC + '[settings]\nmisbehave = "raise"\n')
-    found = runner.invoke(app, ["run", str(spec), "--out", "r.zarr", "--quiet"])
-    assert isinstance(found.exception, ArithmeticError)  # a bug of the experiment keeps its traceback
 
 
 def test_a_store_whose_experiment_cannot_be_imported(tmp_path):

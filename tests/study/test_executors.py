@@ -1,17 +1,27 @@
-"""Where blocks are computed changes nothing but the time; who kills workers is found and given up."""
+"""Where blocks are computed changes nothing but the time; who kills workers is found and given up.
 
+On a Dask cluster whose workers die or stand still, whose scheduler goes away: every instance once, the same bits."""
+
+import json
 import multiprocessing
 import os
+import signal
+import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from jaxflow.study import blocks, executors, status
-from tests.study.cheap import HostExperiment, cheap, payload, read_log, said, small_study, tiny_study
+from tests.study.cheap import SPEC, HostExperiment, cheap, child, payload, read_log, said, small_study, tiny_study
+
+NO_DASK = "Dask is not installed (extra `cluster`)"
 
 TWO_DEVICES = """
 import sys
@@ -19,7 +29,6 @@ import jax
 jax.config.update("jax_enable_x64", True)
 from tests.study.cheap import cheap, payload, read_log, small_study
 from pathlib import Path
-assert len(jax.local_devices()) == 2
 folder = Path(sys.argv[1])
 for executor in (None, "devices"):
     small_study(cheap, trials=40, method_factors={}).run(folder / f"{executor}.zarr", executor, progress=False)
@@ -49,15 +58,14 @@ class Ended(ThreadPoolExecutor):
         self.left, self.hold = after + 1, threading.Event()
 
     def submit(self, function, /, *arguments, **named):
-        if self.left == 0:
-            super().submit(self.hold.wait, 60)
-            waits = super().submit(function, *arguments, **named)
-            self.left -= 1
-            self.shutdown(wait=False, cancel_futures=True)
-            self.hold.set()
-            return waits
         self.left -= 1
-        return super().submit(function, *arguments, **named)
+        if self.left != -1:
+            return super().submit(function, *arguments, **named)
+        super().submit(self.hold.wait, 60)
+        waits = super().submit(function, *arguments, **named)
+        self.shutdown(wait=False, cancel_futures=True)
+        self.hold.set()
+        return waits
 
 
 @pytest.mark.parametrize("after", [-1, 0, 11])
@@ -66,9 +74,8 @@ def test_an_executor_that_is_ended_meanwhile(after, tmp_path, host):
     path, study = tmp_path / "r.zarr", small_study(HostExperiment())
     with pytest.raises(RuntimeError, match="executor: it was ended before the study was.*run the same command again"):
         study.run(path, Ended(after), progress=False)
-    if after < 0:
-        assert not path.exists()
-    else:
+    assert path.exists() == (after >= 0)
+    if after >= 0:
         state = status(path, verify=True)
         assert state.blocks <= after and state.damaged == 0
     study.run(path, progress=False)
@@ -95,21 +102,20 @@ def test_only_what_can_be_imported_is_sent_elsewhere(tmp_path):
 
     in_script = lambda key, d=2: {"value": d}  # noqa: E731
     in_script.__module__, in_script.__qualname__ = "__main__", "in_script"
-    for function in (inner, lambda key, d=2: {"value": d}, in_script):
+    for function in (inner, in_script):
         study = small_study(function, method_factors={})
         with ProcessPoolExecutor(1) as processes, pytest.raises(ValueError, match="at the top of a module, not in a"):
             study.run(tmp_path / "r.zarr", processes, progress=False)
         assert not (tmp_path / "r.zarr").exists()
     with ThreadPoolExecutor(1) as threads:
         small_study(inner, method_factors={}).run(tmp_path / "r.zarr", threads, progress=False)
+    pytest.importorskip("distributed", reason=NO_DASK)
+    with pytest.raises(ValueError, match="at the top of a module, not in a"):
+        small_study(inner, method_factors={}).run(tmp_path / "r.zarr", "dask", progress=False)
 
 
 def test_when_dask_is_no_use(tmp_path, monkeypatch):
-    """For what cannot be imported, where one accelerator would be shared, and where it is not installed."""
-    unnamed = small_study(lambda key, d=2: {"value": d}, method_factors={})
-    with pytest.raises(ValueError, match="at the top of a module, not in a"):
-        pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
-        unnamed.run(tmp_path / "r.zarr", "dask", progress=False)
+    """Where one accelerator would be shared, and where it is not installed."""
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="would share one accelerator. Use 'devices'"):
         patch.setattr(executors.jax, "default_backend", lambda: "gpu")
         small_study(cheap).run(tmp_path / "r.zarr", "dask", progress=False)
@@ -134,37 +140,37 @@ class Mortal(executors.Here):
     """Computes here, but some blocks take their worker along, and with it a neighbour the first time."""
 
     def __init__(self, deadly, times):
-        self.deadly, self.left = deadly, dict.fromkeys(deadly, times)
-        self.neighbours = 1
+        self.left = {(0, 0, 1): 1, **dict.fromkeys(deadly, times)}
 
     def submit(self, task, *job):
         future = super().submit(task, *job)
         index = job[0].index if job else None
-        if self.left.get(index, 0) > 0:
-            self.left[index] -= 1
-        elif self.neighbours and index == (0, 0, 1):
-            self.neighbours -= 1
-        else:
+        if self.left.get(index, 0) == 0:
             return future
+        self.left[index] -= 1
         lost = type(future)()
         lost.set_exception(Death())
         return lost
 
 
-def mortal(deadly, times):
-    """The engine of an executor whose workers die."""
+@pytest.fixture
+def mortal(monkeypatch):
+    """The engine of an executor whose workers die so many times in these blocks."""
 
-    def make(experiment, _):
-        computer = executors.Computer(experiment)
-        return executors.Engine(computer, Mortal(deadly, times), capacity=2, compute=computer, died=(Death,))
+    def patch(deadly, times):
+        def make(experiment, _):
+            computer = executors.Computer(experiment)
+            return executors.Engine(computer, Mortal(deadly, times), capacity=2, compute=computer, died=(Death,))
 
-    return make
+        monkeypatch.setattr("jaxflow.study.study.make_engine", make)
+
+    return patch
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, monkeypatch, host):
+def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, mortal, host):
     path, study = tmp_path / "r.zarr", small_study(HostExperiment())
-    monkeypatch.setattr("jaxflow.study.study.make_engine", mortal([(1, 0, 2)], times))
+    mortal([(1, 0, 2)], times)
     results = study.run(path, progress=False)
     if times < 3:
         assert payload(path) == host
@@ -181,9 +187,9 @@ def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, monkeypatch
     assert payload(path) == before
 
 
-def test_when_all_workers_die_nothing_is_claimed(tmp_path, monkeypatch):
+def test_when_all_workers_die_nothing_is_claimed(tmp_path, mortal):
     study = tiny_study()
-    monkeypatch.setattr("jaxflow.study.study.make_engine", mortal(list(study.plan.blocks()), 9))
+    mortal(list(study.plan.blocks()), 9)
     with pytest.raises(RuntimeError, match="workers died in every block that was tried"):
         study.run(tmp_path / "r.zarr", progress=False)
     assert study.status(tmp_path / "r.zarr").blocks == 0
@@ -221,3 +227,162 @@ def test_a_crowded_study_gives_the_same_numbers(tmp_path, monkeypatch, small):
     function(1.0)
     # Once for each cell, before it is compiled.
     assert len(traced) == 5
+
+
+def wait_for(something, seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not something():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Cluster:
+    """A scheduler and workers, each a process of its own that nobody starts again."""
+
+    def __init__(self, folder: Path, **limit: str):
+        pytest.importorskip("distributed", reason=NO_DASK)
+        file = folder / "scheduler.json"
+        self.scheduler = self._start("dask_scheduler", "--port", "0", "--scheduler-file", str(file), **limit)
+        self._workers: list[subprocess.Popen] = []
+        wait_for(lambda: file.exists() and file.read_text().endswith("}"))
+        self.address = json.loads(file.read_text())["address"]
+
+    def workers(self, count: int) -> None:
+        """So many workers: as many as are missing are started."""
+        alive = [worker for worker in self._workers if worker.poll() is None]
+        for _ in range(count - len(alive)):
+            # What it imports it imports before it is heard of: on a busy machine that takes more than five seconds.
+            command = ["dask_worker", self.address, "--nthreads", "1", "--no-nanny", "--preload", "tests.study.cheap"]
+            self._workers.append(self._start(*command))
+
+    def _start(self, what: str, *arguments: str, **environment: str) -> subprocess.Popen:
+        command = ["-m", f"distributed.cli.{what}", *arguments, "--host", "127.0.0.1", "--no-dashboard"]
+        return child(*command, to=subprocess.DEVNULL, **environment)
+
+    def close(self) -> None:
+        for process in [*self._workers, self.scheduler]:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def held(tmp_path):
+    """An experiment one of whose blocks waits, in one of the workers: its process, and the word to go on."""
+    experiment = HostExperiment(misbehave="hold", flag=str(tmp_path / "once"))
+    pid, go = tmp_path / "once.pid", tmp_path / "once.go"
+
+    def process() -> int:
+        wait_for(lambda: pid.exists() and pid.read_text())
+        return int(pid.read_text())
+
+    return experiment, process, go.touch
+
+
+def reference_of(experiment, folder) -> dict[str, bytes]:
+    """The store of this very experiment (its settings are in the manifest), computed here."""
+    small_study(experiment).run(folder / "serial.zarr", progress=False).close()
+    return payload(folder / "serial.zarr")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_dies_or_stands_still_in_the_middle_of_a_block(blow, tmp_path, held):
+    """The only one dies: the study waits until another comes. One of two stands still: it is given up, the other
+    computes its block, and what it brings late changes nothing."""
+    experiment, process, go = held
+    path, study, dies = tmp_path / "r.zarr", small_study(experiment), blow == signal.SIGKILL
+    # A worker that is not heard of for five seconds (Dask waits no less) is given up.
+    with closing(Cluster(tmp_path, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="5 s")) as cluster:
+        cluster.workers(1 if dies else 2)
+        with ThreadPoolExecutor(1) as thread:
+            ended = thread.submit(lambda: study.run(path, cluster.address, progress=False).close())
+            victim = process()
+            os.kill(victim, blow)
+            if dies:
+                time.sleep(1)
+                assert not ended.done()
+                cluster.workers(1)
+            ended.result(240)
+        before = payload(path)
+        go()
+        if not dies:
+            os.kill(victim, signal.SIGCONT)
+            time.sleep(1)
+    assert payload(path) == before == reference_of(experiment, tmp_path)
+    assert study.status(path).complete
+    done = [entry for entry in read_log(path) if entry["event"] == "block"]
+    assert len(done) == study.plan.block_count
+
+
+# Shown by the one who runs it: nothing but what the command says.
+RUN = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from jaxflow.cli.app import main
+sys.argv = ["jaxflow", "study", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away(tmp_path, held):
+    experiment, process, go = held
+    path = tmp_path / "r.zarr"
+    (tmp_path / "spec.toml").write_text(f'{SPEC}[settings]\nmisbehave = "hold"\nflag = "{experiment.flag}"\n')
+    # Its only worker may be silent for long on a busy machine, and is not given up.
+    with closing(Cluster(tmp_path)) as cluster:
+        cluster.workers(1)
+        command = ["-c", RUN, "run", "spec.toml", "--out", "r.zarr", "--executor", cluster.address, "--quiet"]
+        run = child(*command, cwd=tmp_path)
+        process()
+        cluster.scheduler.kill()
+        output, errors = run.communicate(timeout=240)
+    assert run.returncode == 1 and output == "" and len(errors.splitlines()) == 1
+    assert errors.startswith("Error: executor: the connection to the Dask scheduler at ") and "run the same" in errors
+    state = status(path, verify=True)
+    assert 0 < state.blocks < 12 and state.damaged == 0
+    go()
+    small_study(experiment).run(path, progress=False).close()
+    assert payload(path) == reference_of(experiment, tmp_path)
+
+
+@pytest.mark.slow
+def test_an_address_where_no_scheduler_answers(tmp_path):
+    pytest.importorskip("distributed", reason=NO_DASK)
+    from dask import config
+
+    with config.set({"distributed.comm.timeouts.connect": "1 s"}):
+        with pytest.raises(OSError, match="executor: no Dask scheduler answers at tcp://127.0.0.1:1; start one there"):
+            small_study(HostExperiment()).run(tmp_path / "r.zarr", "tcp://127.0.0.1:1", progress=False)
+    assert not (tmp_path / "r.zarr").exists()
+
+
+# A plain script: workers that ran it again, for want of a guard around it, would start workers of their own.
+SCRIPT = """
+import sys
+from pathlib import Path
+import jax
+jax.config.update("jax_enable_x64", True)
+from beside import Mine
+from tests.study.cheap import read_log, small_study
+
+path = Path(sys.argv[1])
+study = small_study(Mine(misbehave="die"), method_factors={"parametrization": ["W"]}, trials=4)
+results = study.run(path, "dask", progress=False)
+outcome = results.outcome.values
+lost = [entry for entry in read_log(path) if entry["event"] == "worker lost"]
+assert study.status(path).complete and len(lost) >= 3
+assert (outcome[1] == 9).all() and (outcome[0] > 0).all()
+assert str(results["value"].values[1, 0, 0]) == "nan"
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_this_machine_die_in_a_block_again_and_again(tmp_path):
+    """It is given up, and the others are computed. The experiment is in a module beside a plain script."""
+    pytest.importorskip("distributed", reason=NO_DASK)
+    beside = "from tests.study.cheap import HostExperiment\n\n\nclass Mine(HostExperiment):\n    pass\n"
+    (tmp_path / "beside.py").write_text(beside)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    said(str(tmp_path / "script.py"), str(tmp_path / "r.zarr"))

@@ -20,7 +20,7 @@ def results():
     return xarray.Dataset({"outcome": ((*factors, "trial"), codes)}, factors)
 
 
-def test_bars_stack_to_a_hundred(results):
+def test_bars_stack_to_a_hundred_with_marks_and_outlines(results):
     data = pictures.bars(results, "d")
     assert data["percentage"].shape == (4, 3, len(data["names"]))
     assert data["panels"].tolist()[0] == "spread=0.5, parametrization=W"
@@ -31,10 +31,7 @@ def test_bars_stack_to_a_hundred(results):
     first = figure.axes[0].containers[0]
     np.testing.assert_allclose([bar.get_height() for bar in first], data["percentage"][0, :, 0])
     assert len(set(OUTCOME_COLORS.values())) == len(OUTCOME_COLORS)
-
-
-def test_bars_take_marks_outlines_around_them_and_colors(results):
-    data = pictures.bars(results, "d")
+    # And marks, outlines around them, and colors.
     marks, outlines = np.full((4, 3), 20.0), np.full((4, 3), 50.0)
     colors = ["#111111"] * len(data["names"])
     labels = {"marks_label": "Assumption B.1", "outlines_label": "by another rule"}
@@ -44,6 +41,9 @@ def test_bars_take_marks_outlines_around_them_and_colors(results):
     assert [bar.get_x() for bar in solid] == [bar.get_x() for bar in around] and not around[0].get_fill()
     assert figure.axes[0].containers[0][0].get_facecolor()[:3] == pytest.approx((1 / 15,) * 3)
     assert set(labels.values()) <= {text.get_text() for text in figure.legends[0].get_texts()}
+    # The table counts everybody.
+    rows = percentage_table(results).rows
+    assert sum(int(row[4]) for row in rows) == 120 and {row[6] for row in rows} == {"10"}
 
 
 def test_curves_and_heat_map_draw_the_numbers(results):
@@ -69,25 +69,12 @@ def test_curves_over_names_and_with_holes():
     assert figure.axes[0].lines[1].get_linestyle() == "--"
 
 
-def test_pictures_want_factors_of_the_study(results):
-    with pytest.raises(ValueError, match="'e' is no factor of the study; its factors are d, spread, parametrization"):
-        pictures.bars(results, "e")
-    with pytest.raises(ValueError, match="y: d is the other axis already"):
-        pictures.heat_map(results, "d", "d")
-
-
 def test_pictures_of_a_study_and_of_its_store(small):
     path, results = small
     for kind in pictures.KINDS:
         assert plot(results, kind, outcome="locally_optimal").axes[0].get_xlabel() == "d"
     assert plot(results, "bars", x="parametrization").axes[0].get_xlabel() == "parametrization"
     assert len(small_study(cheap).plot(path).axes) == 2
-
-
-def test_the_table_counts_everybody(results):
-    rows = percentage_table(results).rows
-    assert sum(int(row[4]) for row in rows) == 120
-    assert {row[6] for row in rows} == {"10"}
 
 
 def test_the_report_needs_nothing_else(tmp_path):
@@ -115,6 +102,5 @@ def test_the_report_of_what_has_not_finished(tmp_path, host):
 
 def test_a_study_without_factors_is_reported_too(tmp_path):
     study = small_study(HostExperiment(), data_factors={}, method_factors={})
-    results = study.run(tmp_path / "r.zarr", progress=False)
-    assert isinstance(results, xarray.Dataset) and results.outcome.dims == ("trial",)
+    assert study.run(tmp_path / "r.zarr", progress=False).outcome.dims == ("trial",)
     assert "10 of 10 instances" in study_html(tmp_path / "r.zarr")

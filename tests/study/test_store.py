@@ -1,18 +1,17 @@
-"""The store: what it holds, that plain Zarr and xarray read it, and what happens to it when things go wrong."""
+"""The store: what it holds, that plain Zarr and xarray read it, when it is whole; what its study is made from."""
 
+import functools
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import zarr
 
-import tests.study.cheap as cheap_module
-from jaxflow.study import TwoResults, decode, metadata, open_results, status, store
+from jaxflow.study import decode, metadata, open_results, status, store
 from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.files import only_writer
-from tests.study.cheap import HostExperiment, cheap, edit, payload, restore, said, small_study, tiny_study
+from tests.study.cheap import HostExperiment, cheap, edit, payload, said, small_study, tiny_study
 
 PLAIN = """
 import json, sys
@@ -79,47 +78,25 @@ def test_methods_meet_the_same_instances_and_additions_change_nothing(tmp_path, 
     assert len(np.unique(small.direction.sel(parametrization="W").values)) == 2 * 2 * 10
 
 
-def without_outcome(key, d=2):
-    """What an opaque function may leave to the engine; every key whose first number is small gives NaN."""
-    value = jax.random.uniform(key)
-    return {"value": jnp.where(value < 0.25, jnp.nan, value), "count": d}
-
-
-def test_outcomes_that_a_function_leaves_to_the_engine(tmp_path):
-    study = small_study(without_outcome, data_factors={}, method_factors={}, trials=20)
-    results = study.run(tmp_path / "r.zarr", progress=False)
-    codes = np.where(np.isnan(results["value"].values), 9, 8)
-    np.testing.assert_array_equal(results.outcome.values, codes)
-    assert 0 < (codes == 9).sum() < codes.size
-
-
-def test_overwriting(tmp_path, tiny):
+def test_overwriting_removes_studies_alone(tmp_path, tiny):
     path = tmp_path / "r.zarr"
     tiny_study(seed=1).run(path, progress=False)
     assert payload(path) != tiny[0]
     tiny_study().run(path, progress=False, overwrite=True)
     assert payload(path) == tiny[0]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises((ValueError, FileNotFoundError)):
-        tiny_study().run(tmp_path / "mine", progress=False, overwrite=True)
-    assert (tmp_path / "mine" / "thesis.tex").exists()
-
-
-def test_what_is_no_store(tmp_path):
-    for made in ("text", "group"):
-        path = tmp_path / made
-        path.mkdir()
-        (path / "zarr.json").write_text("no JSON") if made == "text" else zarr.create_group(path)
-        for use in (tiny_study().run, status, open_results):
-            with pytest.raises(ValueError, match="is no study of jaxflow"):
-                use(path)
-    for use in (status, open_results):
-        with pytest.raises(FileNotFoundError, match="there is no store at"):
-            use(tmp_path / "nothing")
-    (tmp_path / "r.zarr").write_text("mine")
+    for made in ("text", "group", "empty"):
+        other = tmp_path / made
+        other.mkdir()
+        (other / "thesis.tex").write_text("years of work")
+        if made != "empty":
+            (other / "zarr.json").write_text("no JSON") if made == "text" else zarr.create_group(other, overwrite=False)
+        for use in (lambda path: tiny_study().run(path, overwrite=True), tiny_study().run, status, open_results):
+            with pytest.raises((ValueError, FileNotFoundError), match="is no study of jaxflow|there is no store at"):
+                use(other)
+        assert (other / "thesis.tex").exists()
+    (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is a file, not a folder"):
-        tiny_study().run(tmp_path / "r.zarr")
+        tiny_study().run(tmp_path / "file")
 
 
 def test_another_schema(copy, monkeypatch, tiny):
@@ -141,53 +118,28 @@ def test_another_schema(copy, monkeypatch, tiny):
         study.run(path, progress=False)
 
 
-def test_without_a_manifest_nothing_is_complete(tmp_path):
-    path, study = tmp_path / "r.zarr", tiny_study()
-    assert study.run(path, progress=False).attrs["complete"] == 1
-    told = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["manifest"])
+def test_without_a_manifest_nothing_is_complete(copy):
+    study = tiny_study()
+    told = json.loads(json.loads((copy / "zarr.json").read_text())["attributes"]["manifest"])
     assert {"jaxflow", "commit", "seed", "packages", "device_kind", "block", "arguments"} <= told.keys()
-    assert study.status(path).complete
+    assert study.status(copy).complete
     for name in ("packages", "device_kind"):
-        edit(path, manifest=json.dumps({key: value for key, value in told.items() if key != name}))
-        found = study.status(path)
+        edit(copy, manifest=json.dumps({key: value for key, value in told.items() if key != name}))
+        found = study.status(copy)
         assert not found.complete and found.lacking == (name,)
         assert f"the manifest lacks {name}" in str(found)
-        results = study.run(path, progress=False, allow_mixed=True)
-        assert results.attrs["complete"] == 0
+        assert study.run(copy, progress=False, allow_mixed=True).attrs["complete"] == 0
 
 
 def test_results_of_other_versions_are_not_mixed_unless_told(copy):
-    path, study = copy, tiny_study()
-    told = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["manifest"])
+    study = tiny_study()
+    told = json.loads(json.loads((copy / "zarr.json").read_text())["attributes"]["manifest"])
     told["device_kind"], told["packages"]["jaxlib"] = "TPU v9", "0.0.1"
-    edit(path, manifest=json.dumps(told))
+    edit(copy, manifest=json.dumps(told))
     with pytest.raises(ValueError, match="device_kind TPU v9 then, cpu now; jaxlib 0.0.1 then"):
-        study.run(path, progress=False)
-    study.run(path, progress=False, allow_mixed=True)
-    assert "device_kind TPU v9 then, cpu now" in study.status(path).mixed
-    assert "mixed: device_kind" in str(study.status(path))
-
-
-def test_an_experiment_that_changed_is_noticed_by_a_resume(tmp_path, monkeypatch, host):
-    path, study = tmp_path / "r.zarr", small_study(HostExperiment())
-    restore(path, host)
-    (path / "outcome/c/1/1/2").unlink()
-    before = payload(path)
-    numbers = cheap_module._numbers
-    monkeypatch.setattr(cheap_module, "_numbers", lambda *words, **f: numbers(*words, **f) | {"value": np.ones(4)})
-    with pytest.raises(TwoResults, match="value of trials 4 to 7 at .* came out otherwise than before"):
-        study.run(path, progress=False)
-    assert payload(path) == before
-
-
-def test_two_results_for_one_key_are_never_written_over(copy):
-    path, study = copy, tiny_study()
-    with only_writer(path):
-        held = store.Store.prepare(path, study.plan, {}, device_kind="cpu")
-        index = (0, 0, 0)
-        arrays = {v.name: np.zeros((4, *v.shape), v.dtype) for v in held.variables}
-        with pytest.raises(TwoResults, match="outcome, steps, value of trials 0 to 3 at"):
-            held.commit(index, arrays, held.variables)
+        study.run(copy, progress=False)
+    study.run(copy, progress=False, allow_mixed=True)
+    assert "mixed: device_kind TPU v9 then, cpu now" in str(study.status(copy))
 
 
 def test_a_million_instances_open_without_reading_them(tmp_path):
@@ -204,3 +156,33 @@ def test_a_million_instances_open_without_reading_them(tmp_path):
         assert np.isfinite(results["value"].values[0, 0, :1024]).all()
         with pytest.raises(ValueError):
             results.outcome[0, 0, 0].values  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (2, 3),
+        np.array([2, 3]),
+        jnp.asarray([2, 3]),
+        range(2, 4),
+        (v for v in (2, 3)),
+        [np.int32(2), np.uint8(3)],
+        [2.0, 3],
+    ],
+)
+def test_what_counts_as_a_list_of_values(values):
+    found = small_study(data_factors={"d": values}, trials=np.int64(10), seed=np.uint8(0), block=jnp.asarray(4))
+    assert found.plan.same(small_study().plan)
+    assert all(type(value) in (int, float) for value in found.plan.factors["d"])
+    assert [type(number) for number in (found.plan.trials, found.plan.seed, found.plan.block)] == [int] * 3
+
+
+def test_settings_are_what_a_store_gives_back(tmp_path):
+    """A number of NumPy is a number; a tuple is a list in a file, and the study the same."""
+    path = tmp_path / "r.zarr"
+    study = tiny_study(HostExperiment(pause=np.float64(0.0), method=(1, np.int64(2))))
+    assert study.experiment.settings()["method"] == [1, 2]
+    study.run(path, progress=False)
+    assert study.status(path).complete
+    partial = [tiny_study(functools.partial(cheap, spread=spread)) for spread in (1.0, 2.0)]
+    assert not partial[0].plan.same(partial[1].plan)
