@@ -69,7 +69,8 @@ class ModelStaged(eqx.Module):
     $\psi(\theta)=\frac1p\|\theta\|_p^p$, p > 1, which is gradient flow for p = 2; others for models that are affine in
     their trained parameters; `jf.margin.Schatten(p)`: of singular values, $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, of one
     trained matrix. Separable data then have the direction of the max margin in that norm (Sun et al. 2022, 2023),
-    overlapping data the minimum of the loss where there is one alone; all other limits are `undecided`.
+    read off the flow's velocity (for p < 2 off that of $\nabla\psi(\theta)$, mapped back), overlapping data the minimum
+    of the loss where there is one alone; all other limits are `undecided`.
 
     **Example:**
 
