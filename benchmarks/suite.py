@@ -59,7 +59,7 @@ SCRIPTS = (
     Script("classes.py", "--count 2 --only random", "--count 42", 85),
     Script("next_tokens.py", "--count 2", "", 80),
     Script("optimisers.py", "--count 4 --steps 200 --only linear attention", "", 100),
-    Script("mirror.py", "--count 2 --powers 1.5 --schatten 1.5", "", 60),
+    Script("mirror.py", "--count 2 --powers 1.5 --schatten 1.5", "", 45),
     Script("completion.py", '--count 2 --scales 1e-12 --only "U U"', "", 40),
     Script("batches.py", "--lanes 10 --only integrate descend", "", 100, device=True),
     Script("memory.py", "--calls 16 --shapes 4", "", 100),
