@@ -23,7 +23,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
-from jaxflow.limits.affine_flow import REST, AbstractFrame, AffineFlow, Path, frame_of, path_of
+from jaxflow.limits.affine_flow import REST, RTOL, AbstractFrame, AffineFlow, Path, frame_of, path_of
 from jaxflow.limits.affine_mirror import MirrorFrame, mirror_frame
 from jaxflow.limits.affine_rest import Rest, rest_of
 from jaxflow.limits.affine_theorems import theorem_of
@@ -37,19 +37,9 @@ from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import above, with_the_better_bound
 from jaxflow.losses import self_concordance
-from jaxflow.margin import (
-    AbstractNorm,
-    Certificate,
-    Lp,
-    ProgramResult,
-    RecessionCone,
-    Schatten,
-    Solution,
-    certify,
-    recession_cone,
-    solve,
-)
+from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone, solve
 from jaxflow.margin.linear import MaxMarginProgram
+from jaxflow.margin.norms import AbstractNorm, Lp, Schatten
 from jaxflow.margin.potential import potential_of
 from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
@@ -237,6 +227,10 @@ def _concluded(
     if mirror:
         apart = jnp.linalg.norm(_unit(velocity) - _unit(problem.best.primal))
         certified = certified & jnp.all(growing) & (apart <= gap**APART)
+    kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
+    if isinstance(program.norm, Schatten):
+        # Margins lose s roundings: the multipliers must make the velocity, to the tolerance of the path.
+        certified = certified & (kkt.residual <= RTOL)
 
     def outside(x: Array) -> Array:
         return problem.basis @ x / problem.unit
@@ -273,7 +267,6 @@ def _concluded(
     )
     # Nor does an absent class keep a share.
     pairs = ~still.reshape(-1, problem.flow.group)
-    kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
     least = begun - problem.away.T @ (problem.away @ begun) + rest.point
     component = jnp.where(proved, outside(least), jnp.nan)
     bounds = _relative(rest.error, jnp.linalg.norm(least)), rest.error / problem.unit
