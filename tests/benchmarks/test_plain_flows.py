@@ -56,13 +56,11 @@ def test_gradients_of_networks_are_those_of_the_risk(regression: bool) -> None:
     if regression:
         model: Any = jf.models.HadamardNetwork.init(keys[2], jf.models.DiagonalLinear(), p=6)
         of, products = plain.of_products, model.log_weights.products
-        scaled = risk.scaled_gradient(model)
-        parts = [scaled.gradient.u, scaled.gradient.v]
     else:
         model = jf.models.DiagonalLinearNetwork.init(keys[2], data)
         of, products = plain.of_network, model.weights[0] * model.weights[1]
-        scaled = risk.scaled_gradient(model)
-        parts = list(scaled.gradient.weights)
+    scaled = risk.scaled_gradient(model)
+    parts = [scaled.gradient.u, scaled.gradient.v] if regression else list(scaled.gradient.weights)
     some = of(*jax.tree.map(lambda leaf: leaf[None], (risk, model)))
     gradients_are(np.concatenate(parts) * np.exp(float(scaled.log_scale)), some)
     np.testing.assert_allclose(plain.products(some.starts)[0], products, rtol=0, atol=1e-14)

@@ -75,17 +75,6 @@ def test_with_an_intercept_by_a_layer_of_equinox() -> None:
     close(found, svm(np.c_[POINTS, np.ones(30)], SIDES), 2e-4)
 
 
-@pytest.mark.slow
-def test_two_positives_among_a_thousand() -> None:
-    rng = np.random.default_rng(1)
-    inputs = np.c_[np.ones(1000), rng.normal(size=(1000, 3))]
-    labels = -np.ones(1000)
-    labels[[3, 500]] = 1.0
-    limit = limit_of(inputs, labels > 0)
-    assert limit.outcome == "finite_stationary_point"
-    close(limit.point.weights, minimum(inputs, labels), 1e-8)
-
-
 def test_a_column_twice_shares_its_weight() -> None:
     """Of a table of pandas, whose labels are words."""
     table = pd.DataFrame(np.c_[POINTS, POINTS[:, 0]], columns=["age", "salary", "age in years"])

@@ -1,8 +1,7 @@
-"""Networks and models of one's own, against programs by CVXPY, SciPy and known answers."""
+"""Networks and models of one's own, against SciPy and known answers."""
 
 from typing import Any
 
-import cvxpy
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,11 +10,6 @@ import pytest
 from scipy.optimize import nnls
 
 import jaxflow as jf
-
-RNG = np.random.default_rng(0)
-SPARSE = np.array([2.0, 0.0, 0.0, -1.0, 0.0, 0.0])
-MEASURED = RNG.normal(size=(4, 6))
-REGRESSION = jf.data.LinearData(MEASURED, MEASURED @ SPARSE)
 
 
 class Sensing(eqx.Module):
@@ -47,20 +41,6 @@ def test_implicit_bias_on_matrix_factorisation() -> None:
 
 
 @pytest.mark.slow
-def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
-    """From 1e-4 on: the larger ones first, and the limit is nearly the sparsest, that of basis pursuit."""
-    risk = jf.EmpiricalRisk(REGRESSION, "squared")
-    network = jf.models.DiagonalLinearNetwork((1e-4 * jnp.ones(6), jnp.zeros(6)))
-    path = jf.integrate(risk, network, clock="physical_time", until=80.0, save_at=jnp.linspace(0.0, 80.0, 161))
-    coefficients = np.asarray(jax.vmap(lambda model: model.linear_coefficients())(path.points.model))
-    learned = [int(np.argmax(np.abs(coefficients[:, j]) > 0.5 * abs(SPARSE[j]))) for j in (0, 3)]
-    assert 0 < min(learned) and learned[0] != learned[1]
-    beta = cvxpy.Variable(6)
-    cvxpy.Problem(cvxpy.Minimize(cvxpy.norm1(beta)), [MEASURED @ beta == REGRESSION.targets]).solve()
-    np.testing.assert_allclose(coefficients[-1], beta.value, atol=1e-3)
-
-
-@pytest.mark.slow
 def test_a_start_that_meets_its_targets_stays_there() -> None:
     """Its gradient is exactly zero: log 0 is -inf in every reading, and no path has a length."""
     network = jf.models.DiagonalLinearNetwork((jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])))
@@ -74,34 +54,6 @@ def test_a_start_that_meets_its_targets_stays_there() -> None:
         assert np.isneginf(getattr(path, name)).all() and np.isneginf(getattr(path.final, name))
     assert np.array_equal(path.model.weights, network.weights)
     assert jf.integrate(risk, network, **how, stop=jf.LossExcess(-1e6)).result == jf.RESULTS.event_occurred
-
-
-def separable(d: int, n: int) -> jf.data.LinearData:
-    rng = np.random.default_rng(d)
-    inputs = rng.normal(size=(n, d))
-    return jf.data.LinearData(inputs, np.sign(inputs @ rng.normal(size=d)))
-
-
-def least(data: jf.data.LinearData, size: Any) -> float:
-    """The least `size` of coefficients with margins of one, by CVXPY alone."""
-    w = cvxpy.Variable(data.inputs.shape[1])
-    margins = cvxpy.multiply(np.asarray(data.targets), np.asarray(data.inputs) @ w) >= 1
-    return cvxpy.Problem(cvxpy.Minimize(size(w)), [margins]).solve()
-
-
-@pytest.mark.slow
-def test_a_convolutional_network_is_sparse_in_frequencies() -> None:
-    data = separable(5, 4)
-    network = jf.models.LinearConvolutionalNetwork.init(jax.random.key(0), data, depth=2, alpha=0.3)
-    limit = jf.find_limit(jf.EmpiricalRisk(data, "exponential"), network)
-    assert limit.outcome in ("globally_optimal", "locally_optimal")
-    fourier = np.fft.fft(np.eye(5)) / np.sqrt(5)
-
-    def size(w: Any) -> Any:
-        return cvxpy.sum(cvxpy.norm(cvxpy.vstack([fourier.real @ w, fourier.imag @ w]), axis=0))
-
-    found = np.abs(fourier @ np.asarray(limit.direction)).sum()
-    np.testing.assert_allclose(found, least(data, size), rtol=1e-5)
 
 
 class Cubic(eqx.Module):
