@@ -41,8 +41,8 @@ ROOMS = {
     ),
     "study": (
         "jaxflow/study",
-        *(f"tests/study/test_{name}.py" for name in ("counting", "keys", "store", "faults", "pairs")),
-        "tests/study/test_token_selection.py",
+        *(f"tests/study/test_{name}.py" for name in ("counting", "keys", "store", "faults", "damage", "pairs")),
+        *(f"tests/study/test_{name}.py" for name in ("experiments", "growing", "progress", "token_selection")),
     ),
 }
 # How many of each rule; a room with fewer places has more of the other rules.
