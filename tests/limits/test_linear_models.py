@@ -182,7 +182,7 @@ def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeyp
 
     def limit() -> Any:
         # A function of its own: what was traced with the other program is not found again.
-        return eqx.filter_jit(lambda: affine_limit.affine_limit(*given, 1e-8, 4096))()
+        return eqx.filter_jit(lambda: affine_limit.affine_limit(*given, 1e-8, 4096, None, jf.margin.Frobenius()))()
 
     right = limit()
     monkeypatch.setattr(affine_limit, "thin_margin", off)
