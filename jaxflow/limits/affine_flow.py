@@ -182,12 +182,46 @@ class Frame(AbstractFrame):
         begun: Float[Array, " m"],
         tolerance: float,
     ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-        return _solved(self, s, weight, start, begun, tolerance)
+        """By `convex_newton` from `begun` or from zero, whichever leaves less."""
+        counted = self.growing | (s <= REST)
+
+        def left(x: Array) -> Array:
+            return weight * self.field(s, start + x) - x
+
+        def factored(x: Array) -> Any:
+            slopes = jax.jacfwd(lambda y: self.field(s, y))(start + x)
+            return linalg.lu_factor(jnp.eye(x.size, dtype=x.dtype) - weight * slopes)
+
+        def changed(x: Array, way: Array) -> Array:
+            exponents = jnp.where(counted, self.exponents(s, start + x), -jnp.inf)
+            changes = jnp.exp(exponents - jnp.max(exponents)) * jnp.abs(self.flow.products(way))
+            return jnp.max(changes, initial=0.0, where=counted)
+
+        none = jnp.zeros_like(begun)
+        sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
+        x = jnp.where(sizes[1] < sizes[0], begun, none)
+        return convex_newton(left, factored, linalg.lu_solve, changed, x, tolerance)
 
     def relaxed(
         self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
     ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-        return _relaxed(self, s, r, rate, usable)
+        """Where roundings leave its equation unsolved, or a velocity that is not `usable(s, v)`, no step is taken.
+
+        The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of
+        the path times s. Where r is large its products with the rows have roundings that the multipliers show: they are
+        an offset of the margins, fixed, and the step is taken from zero. A velocity is w/κ + dr/ds, of the equation: a
+        sum over multipliers, whose sum is ‖w‖², has the roundings of these.
+        """
+        moved = eqx.tree_at(lambda f: f.flow.offsets, self, self.flow.offsets + self.flow.products(r))
+        start = jnp.zeros_like(r)
+        x, found = moved.solved(s, 2.0 * s, s, start, start, float(jnp.finfo(r.dtype).eps))
+        here = (*self.velocity(s, r), rate)
+        there = (*moved.velocity(2.0 * s, x), x / s)
+        steady = self.growth / tail_rate(self.flow.loss)
+        found = found & usable(2.0 * s, steady + x / s)
+        summed, pushes, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), there, here)
+        velocity = steady + rate
+        return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes
 
     def _freed(self, rates: Float[Array, " m"]) -> Float[Array, " m"]:
         """The part that moves none of the margins that do not grow; a Jacobian has as many of these as coordinates."""
@@ -281,31 +315,6 @@ class _State(NamedTuple):
     rejected: Int[Array, ""]
 
 
-def _solved(
-    frame: Frame, s: Float[Array, ""], weight: Float[Array, ""], start: Array, begun: Array, tolerance: float
-) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    """x = `weight` f(s, `start` + x), f the field, and whether it was found, by `convex_newton` from `begun` or from
-    zero, whichever leaves less."""
-    counted = frame.growing | (s <= REST)
-
-    def left(x: Array) -> Array:
-        return weight * frame.field(s, start + x) - x
-
-    def factored(x: Array) -> Any:
-        slopes = jax.jacfwd(lambda y: frame.field(s, y))(start + x)
-        return linalg.lu_factor(jnp.eye(x.size, dtype=x.dtype) - weight * slopes)
-
-    def changed(x: Array, way: Array) -> Array:
-        exponents = jnp.where(counted, frame.exponents(s, start + x), -jnp.inf)
-        changes = jnp.exp(exponents - jnp.max(exponents)) * jnp.abs(frame.flow.products(way))
-        return jnp.max(changes, initial=0.0, where=counted)
-
-    none = jnp.zeros_like(begun)
-    sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
-    x = jnp.where(sizes[1] < sizes[0], begun, none)
-    return convex_newton(left, factored, linalg.lu_solve, changed, x, tolerance)
-
-
 def convex_newton(
     left: Any, factored: Any, solve: Any, changed: Any, begun: Float[Array, " m"], tolerance: float
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
@@ -343,26 +352,3 @@ def convex_newton(
     state = begun, left(begun), factored(begun), infinite, jnp.zeros((), int), jnp.asarray(False)
     x, _, _, _, _, found = lax.while_loop(lambda state: (state[4] < linalg.NEWTON_STEPS) & ~state[5], body, state)
     return x, found
-
-
-def _relaxed(
-    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
-) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s, with dr/ds = `rate`, where
-    roundings leave its equation unsolved or a velocity that is not `usable(s, v)`.
-
-    The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of the
-    path times s. Where r is large its products with the rows have roundings that the multipliers show: they are an
-    offset of the margins, fixed, and the step is taken from zero. A velocity is w/κ + dr/ds, of the equation: a sum
-    over multipliers, whose sum is ‖w‖², has the roundings of these.
-    """
-    moved = eqx.tree_at(lambda f: f.flow.offsets, frame, frame.flow.offsets + frame.flow.products(r))
-    start = jnp.zeros_like(r)
-    x, found = _solved(moved, 2.0 * s, s, start, start, float(jnp.finfo(r.dtype).eps))
-    here = (*frame.velocity(s, r), rate)
-    there = (*moved.velocity(2.0 * s, x), x / s)
-    steady = frame.growth / tail_rate(frame.flow.loss)
-    found = found & usable(2.0 * s, steady + x / s)
-    summed, pushes, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), there, here)
-    velocity = steady + rate
-    return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes

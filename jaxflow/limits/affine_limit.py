@@ -94,9 +94,11 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     assert bend is not None
 
     best = problem.best
-    frame: AbstractFrame = frame_of(flow, best.primal, growing, problem.away)
     if mirror:
-        frame = mirror_frame(flow, potential_of(norm, shape), best, theta * problem.unit, growing)
+        potential = potential_of(norm, shape)
+        frame: AbstractFrame = mirror_frame(flow, potential, best, theta * problem.unit, growing)
+    else:
+        frame = frame_of(flow, best.primal, growing, problem.away)
     # The distance of a mirror flow's velocity falls by a power of s: the path ends where the claim holds.
     share = 0.5 if mirror else SHARE_OF_GAP
     nearest = (share * gap) ** (APART if mirror else 1.0)
@@ -223,13 +225,13 @@ def _concluded(
     solution = _solution(program, problem.best, some)
     excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
     solved = jnp.abs(solution.certificate.duality_gap) <= gap
+    kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
     certified = known & some & (path.s > REST) & solved & (excess <= gap)
     if mirror:
         apart = jnp.linalg.norm(_unit(velocity) - _unit(problem.best.primal))
         certified = certified & jnp.all(growing) & (apart <= gap**APART)
-    kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    if isinstance(program.norm, Schatten):
-        # Margins lose s roundings: the multipliers must make the velocity, to the tolerance of the path.
+        # In the frame of w a path that roundings have stopped has the velocity w as well: the multipliers must make
+        # it, to the tolerance of the path.
         certified = certified & (kkt.residual <= RTOL)
 
     def outside(x: Array) -> Array:

@@ -17,7 +17,7 @@ to w.
 
 Margins are $\sigma a_k^\top w$ and products with what θ is more than σw, which has no roundings of σw. For p < 2 it is
 of order $s^{2-p}$, and its roundings end the path where p is near one. Of singular values what θ is more than σw is a
-plain difference, with the roundings of σw, and margins lose s of them: a velocity counts where its multipliers make it.
+plain difference, with the roundings of σw, and margins lose s of them. A velocity counts where its multipliers make it.
 """
 
 from typing import Any

@@ -14,7 +14,7 @@ from jaxflow._core import AbstractPrinted, Code, check_kind, is_concrete, requir
 from jaxflow._core.affine import is_affine
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.losses import Squared
-from jaxflow.margin import AbstractProgram, Nuclear, Schatten, Spectral, max_margin, minimum_norm, solve
+from jaxflow.margin import AbstractProgram, max_margin, minimum_norm, solve
 from jaxflow.margin.norms import as_norm
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork, AbstractModel, DeepMatrixSensing
 from jaxflow.plots.style import CURVES, ROUNDING, new_figure
@@ -122,7 +122,7 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
     require(isinstance(names, tuple | list) and len(names) > 0, "norms", "expected a list of norms", got=norms)
     chosen = [as_norm(name, "norms") for name in names]
     for norm in chosen:
-        fits = len(shape) == 2 or not isinstance(norm, Nuclear | Schatten | Spectral)
+        fits = len(shape) == 2 or not norm.of_matrices
         require(fits, "norms", f"the {norm.alias} norm needs a matrix as predictor, got shape {shape}")
     directions, log_time = _directions(path, read, shape)
     excess, bounds, codes = zip(*(_held(replace(program, norm=norm), directions) for norm in chosen), strict=True)

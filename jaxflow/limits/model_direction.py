@@ -46,6 +46,7 @@ from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.limits.steps import PATH_RTOL
 from jaxflow.limits.verdict import ELSEWHERE
 from jaxflow.margin import AbstractNorm, Frobenius, Lp, ProgramResult, Schatten, Solution, certify, solve
+from jaxflow.margin.potential import check_potential
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
@@ -97,9 +98,7 @@ class ModelStaged(eqx.Module):
             check_real("rtol", self.rtol, positive=True, most=1.0)
         check_real("tolerance", self.tolerance, positive=True)
         as_integer("hard_margin_steps", self.hard_margin_steps, 1)
-        if not isinstance(self.potential, Schatten):
-            check_real("potential", self.potential, positive=True)
-            require(self.potential > 1, "potential", "expected a number above one", got=self.potential)
+        check_potential("potential", self.potential)
         check_report(self.report)
 
 

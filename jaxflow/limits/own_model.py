@@ -16,7 +16,8 @@ from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, norm_of, predicted
 from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, point_of
 from jaxflow.losses import Tail, tail_of
-from jaxflow.margin import Frobenius, Schatten
+from jaxflow.margin import Frobenius
+from jaxflow.margin.potential import check_parameters
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
@@ -65,12 +66,7 @@ def own_call(
         "`potential` is for models that are affine in their trained parameters, under a convex loss with an "
         "exponential tail",
     )
-    require(
-        not isinstance(norm, Schatten) or (len(trained) == 1 and trained[0].ndim == 2),
-        "method",
-        "`potential`: a Schatten potential is for models whose trained parameters are one matrix, got shapes "
-        f"{[x.shape for x in trained]}",
-    )
+    check_parameters("method", norm, trained)
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
     ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin

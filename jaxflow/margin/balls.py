@@ -28,7 +28,7 @@ from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import L1Start, VectorPlace, begin, finish
 from jaxflow.margin.matrix_room import DenseRoom, MatrixPlace
 from jaxflow.margin.mehrotra import MAX_STEPS, Constraints, Interior, follow
-from jaxflow.margin.norms import Nuclear, Spectral
+from jaxflow.margin.norms import Nuclear
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # Gaps, in units of what counts as solved, at which a first answer is taken and the last; and steps from the one to the
@@ -58,7 +58,7 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
     skip = start.infeasible | start.trivial
     rows, dtype = dense_rows(compact), compact.targets.dtype
     dual = isinstance(program.norm, Nuclear)
-    shape = program.primal_zero.shape if isinstance(program.norm, Nuclear | Spectral) else (rows.shape[1],)
+    shape = program.primal_zero.shape if program.norm.of_matrices else (rows.shape[1],)
     side = _dual_side(compact, start, rows, shape) if dual else _primal_side(program, compact, start, rows, shape)
     flat = side.elements.reshape(len(side.elements), -1)
     if len(shape) == 2:

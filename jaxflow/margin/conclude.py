@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import Code
 from jaxflow.margin.certificate import Certificate, ProgramResult, Solution, bounds_of
-from jaxflow.margin.norms import L1, Linf, Nuclear, Schatten, Spectral
+from jaxflow.margin.norms import L1, Linf
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # An answer whose certified gap is worse than this is called a failure rather than inaccurate.
@@ -54,8 +54,8 @@ def _shaped(program: AbstractProgram, compact: Compact, primal: Inexact[Array, "
     shape, rows = program.primal_zero.shape, compact.rows
     primal = primal.reshape(shape)
     square = len(shape) == 2 and shape[0] == shape[1]
-    norms = L1 | Linf | Nuclear | Schatten | Spectral
-    if not square or not isinstance(rows, DenseRows) or not isinstance(program.norm, norms):
+    norm = program.norm
+    if not square or not isinstance(rows, DenseRows) or not (norm.of_matrices or isinstance(norm, L1 | Linf)):
         return primal
     elements = rows.rows.reshape(-1, *shape)
     symmetric = jnp.all(elements == elements.transpose(0, 2, 1))

@@ -20,7 +20,7 @@ from jaxflow._core import (
     unknown_name,
 )
 from jaxflow.data import LinearData
-from jaxflow.margin.norms import AbstractNorm, Nuclear, Schatten, Spectral, as_norm
+from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 
@@ -153,7 +153,7 @@ def _as_transform(transform: Any, shape: tuple[int, ...]) -> Inexact[Array, "m d
 
 def _as_norm(norm: Any, shape: tuple[int, ...]) -> AbstractNorm:
     norm = as_norm(norm)
-    matrix = len(shape) == 2 or not isinstance(norm, Nuclear | Schatten | Spectral)
+    matrix = len(shape) == 2 or not norm.of_matrices
     require(matrix, "norm", f"the {norm.alias} norm needs a matrix: inputs of shape (n, p, q), or see attention_svm")
     bound = isinstance(norm, Nuclear) and norm.rank is not None
     require(not bound, "norm", "a rank bound has a method for attention_svm alone")

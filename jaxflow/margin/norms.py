@@ -25,6 +25,8 @@ class AbstractNorm(eqx.Module):
     """
 
     alias: eqx.AbstractClassVar[str]
+    # Of singular values, and so of matrices alone.
+    of_matrices: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
@@ -95,6 +97,7 @@ class Nuclear(AbstractNorm):
 
     rank: int | None = eqx.field(static=True, default=None)
     alias: ClassVar[str] = "nuclear"
+    of_matrices: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         plain = as_plain(self.rank)
@@ -141,6 +144,7 @@ class Spectral(AbstractNorm):
     """
 
     alias: ClassVar[str] = "spectral"
+    of_matrices: ClassVar[bool] = True
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
         return linalg.singular_values(primal)[0]
@@ -291,6 +295,7 @@ class Schatten(AbstractNorm):
 
     p: float = eqx.field(static=True, converter=_as_exponent)
     alias: ClassVar[str] = "schatten"
+    of_matrices: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         message = (

@@ -9,13 +9,14 @@ values are equal. A decomposition is never differentiated.
 import abc
 import dataclasses
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import linalg, positive_or_one
+from jaxflow._core import check_real, linalg, positive_or_one, require
 from jaxflow.margin.norms import Lp, Schatten
 
 
@@ -120,6 +121,21 @@ def potential_of(norm: Lp | Schatten, shape: tuple[int, ...], parts: int = 1) ->
         return EntryPotential(norm.p, parts)
     rows, columns = shape
     return SpectralPotential(norm.p, (rows, columns))
+
+
+def check_potential(name: str, p: float | Schatten) -> None:
+    """A number above one, or a Schatten norm."""
+    if not isinstance(p, Schatten):
+        check_real(name, p, positive=True)
+        require(p > 1, name, "expected a number above one", got=p)
+
+
+def check_parameters(name: str, p: Any, trained: PyTree) -> None:
+    """A potential of singular values is one of a single matrix."""
+    shapes = [x.shape for x in jax.tree.leaves(trained)]
+    one = len(shapes) == 1 and len(shapes[0]) == 2
+    message = f"a Schatten potential is for models whose trained parameters are one matrix, got shapes {shapes}"
+    require(one or not isinstance(p, Schatten), name, message)
 
 
 def moduli(point: Float[Array, "..."], parts: int = 1) -> Float[Array, "..."]:

@@ -11,7 +11,8 @@ derivatives, and is solved: the program where p ≥ 2, with equalities eliminate
 
 $$\min_xF(Bx+o)-c^\top x\quad\text{s.t.}\quad s=Gx-h\ge0,\qquad F(v)=\tfrac1r\|v\|_r^r,\quad r=\max(p,q).$$
 
-In a Schatten norm F is of singular values (`jaxflow.margin.potential`), and nothing else is different.
+In a Schatten norm F is of singular values (`jaxflow.margin.potential`), and for p ≥ 2 the program is solved among the
+matrices in the joint ranges of its elements.
 
 Method: Mehrotra's predictor-corrector for this convex program, with a search along each step, because F is far from
 quadratic where r is large.

@@ -119,7 +119,7 @@ def test_tiny_matrices_in_plain_operations(systems: tuple[jax.Array, jax.Array])
     theirs = L, solved, np.linalg.solve(L, right), solved[..., 0]
     for x, y in zip(plain(matrices, right), theirs, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)
-    # Where there is no factor NaN says so.
+    # Where there is no factor it is NaN.
     assert np.isnan(plain(-matrices, right)[0]).any((1, 2)).all()
 
 

@@ -128,7 +128,7 @@ def test_a_device_steps_no_more_often_than_a_list_schedule(batch, queues, width)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
-def test_who_has_nothing_to_do_waits_for_nobody(batch):
+def test_idle_lanes_change_no_other(batch):
     """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven; where lanes
     are replaced at every third step as well."""
     drive, lanes, _ = batch

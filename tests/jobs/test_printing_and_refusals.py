@@ -94,7 +94,7 @@ def test_a_limit_in_a_notebook(objects: dict[str, Any]) -> None:
     for name in ("limit", "certificate", "program_solution", "path", "linear limit", "study"):
         shown = objects[name]._repr_html_()
         assert shown.startswith("<pre") and "f64[" not in shown
-    # A path that a rule stopped says so.
+    # The text names the rule that stopped a path.
     text = str(objects["limit"].trajectory)
     assert "stopped by a rule" in text and "event" not in text
 

@@ -271,7 +271,7 @@ def test_a_theorem_is_cited_where_it_applies_and_else_says_by_how_much_it_fails(
     assert "Corollary 7 does not apply" in str(failing) and "of the optimum" not in str(failing)
     fact = next(a for a in failing.prediction.assumptions if not bool(a.holds))
     assert fact.statement in str(failing) and f"fails by {-float(fact.slack):.1e}" in str(failing)
-    # The same program, with nobody to say that it is not about sensors that do not commute.
+    # The same program, without the condition that sensors commute, which is not met.
     theirs = predictions._RULES[DeepMatrixSensing]
 
     def careless(risk, model, selection):

@@ -167,7 +167,7 @@ def test_a_theorem_is_named_where_its_hypotheses_hold_for_this_start():
     assert "Corollary 5 does not apply: <the first layers are equal" in swapped and "optimum" not in swapped
     assert "Theorem 5 does not apply: <the first layer is larger in every singular component" in swapped
     assert "fails by 3.0e-02" in swapped
-    # What holds for ever smaller starts is no error of this start.
+    # A theorem about starts that tend to zero bounds no error of this start.
     limit = limit_of(0.2 * normal(3, 3, seed=13), jnp.zeros(3), kind=DeepLinearNetwork)
     assert float(limit.excess) > 1e-6 and float(limit.error) <= 1e-12
     text = str(limit)

@@ -26,7 +26,7 @@ FOUND = {
     "tiny start": ("convolutional network", "regression, start 1e-12", 16, [6, 9, 12], "limit_point", 1e-6),
     # What waits has a push of 1e-9: fine runs take roundings for errors, and 18 of 48 used up their steps there.
     "five layers": ("diagonal network", "regression, depth 5", 48, [2, 26], "limit_point", 1e-4),
-    # The explicit steps end at a saddle, where a coordinate waits its turn.
+    # The explicit steps end at a saddle, where a coordinate has not begun to grow.
     "saddles": ("diagonal network", "logistic, depth 4", 64, [4, 29, 61], "locally_optimal", np.nan),
     # The exponents have no digits at the cap of others: the least margin is small against the largest.
     "few digits": ("convolutional network", "logistic, depth 4", 64, [2, 54], "locally_optimal", np.nan),

@@ -83,7 +83,7 @@ def test_schatten_potentials_of_anything_but_one_matrix() -> None:
     rng = np.random.default_rng(5)
     inputs, labels = rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)
     vectors, matrices = (jf.EmpiricalRisk((x, labels), "logistic") for x in (inputs.reshape(20, 4), inputs))
-    with pytest.raises(ValueError, match=r"method: `potential`: a Schatten potential is for .* one matrix"):
+    with pytest.raises(ValueError, match=r"method: a Schatten potential is for .* one matrix"):
         jf.find_limit(vectors, Linear(jnp.ones(4)), method=jf.ModelStaged(potential=jf.margin.Schatten(3)))
     # Of two it is gradient flow, and overlapping data end at the minimum of their loss.
     one, other, third = (

@@ -114,7 +114,7 @@ def test_small_diagonal_starts_are_followed_past_saddles():
 def test_what_is_a_stationary_point_and_what_is_none():
     risk, model = attention(CombinedAttention)
     diagonal, start = attention(DiagonalAttention)
-    # A query of zero: its attention is uniform for ever, and the other sequences go on to infinity.
+    # A query of zero: its attention stays uniform, and the weights of the other sequences diverge.
     queries = risk.data.queries.at[0].set(0.0)
     idle = jf.EmpiricalRisk(jf.data.TokenData(risk.data.tokens, queries, risk.data.labels), "logistic")
     # Exponents without digits.

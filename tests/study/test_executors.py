@@ -237,7 +237,7 @@ def wait_for(something, seconds: float = 240) -> None:
 
 
 class Cluster:
-    """A scheduler and workers, each a process of its own that nobody starts again."""
+    """A scheduler and workers, each a process of its own that is not started again."""
 
     def __init__(self, folder: Path, **limit: str):
         pytest.importorskip("distributed", reason=NO_DASK)

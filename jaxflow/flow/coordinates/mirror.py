@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_plain, check_real, positive_or_one, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, as_plain, positive_or_one, tree_norm, tree_scale
 from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates
 from jaxflow.margin import Schatten
-from jaxflow.margin.potential import AbstractPotential, EntryPotential, potential_of
+from jaxflow.margin.potential import AbstractPotential, EntryPotential, check_parameters, check_potential, potential_of
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -44,17 +44,11 @@ class Mirror(AbstractStretchedCoordinates):
     p: float | Schatten = eqx.field(static=True, converter=as_plain)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.p, Schatten):
-            check_real("p", self.p, positive=True)
-            require(self.p > 1, "p", "expected a number above one", got=self.p)
+        check_potential("p", self.p)
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         """A Schatten potential asks for one matrix."""
-        if isinstance(self.p, Schatten):
-            shapes = [x.shape for x in jax.tree.leaves(eqx.filter(model, risk.filter(model)))]
-            one = len(shapes) == 1 and len(shapes[0]) == 2
-            message = f"a Schatten potential is for models whose trained parameters are one matrix, got shapes {shapes}"
-            require(one, "coordinates", message)
+        check_parameters("coordinates", self.p, eqx.filter(model, risk.filter(model)))
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         params, frozen = eqx.partition(model, risk.filter(model))
