@@ -82,11 +82,15 @@ def follow_back(data: Tokens, theta: tuple[np.ndarray, ...], steps: int = STEPS)
         atol=TOLERANCE,
         jac=lambda _, A: field(A)[1],
         first_step=1e-3,
+        max_step=10.0,
     )
     now, furthest = field(zero)[2], 0.0
     for _ in range(steps):
         furthest = max(furthest, float(now["size"]))
-        if now["share"] < RESTS or solver.step() is not None or solver.status != "running":
+        # Squares of e^A beyond are no numbers.
+        if now["share"] < RESTS or np.abs(solver.y).max() > 300.0:
+            break
+        if solver.step() is not None or solver.status != "running":
             break
         now = field(solver.y)[2]
     return Rest(bool(now["share"] < RESTS), now["beta"], furthest)

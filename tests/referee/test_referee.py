@@ -1,5 +1,6 @@
 """The referee accepts right claims, made here from NumPy and SciPy, and finds wrong ones; and it judges the library."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,21 @@ def test_a_share_of_the_kinds_of_instances_has_no_wrong_limit(model: str) -> Non
     assert {row["kind"]: row["wrong_instances"] for row in rows if row["wrong"]} == {}
     # Of all instances, the kinds of which most are undecided on purpose among them.
     assert sum(row["right"] for row in rows) >= len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("index", "verdict"), [(248, "unverified"), (0, "wrong"), (2, "wrong")])
+def test_a_point_is_refuted_by_a_path_that_cannot_come_back(
+    monkeypatch: pytest.MonkeyPatch, index: int, verdict: str
+) -> None:
+    """Of number 248 one token is not the best of its sequence. An integration in 60 digits goes out to log t = 4e13,
+    where the best one takes over, and comes back to this point. Of the others all tokens are the best."""
+    monkeypatch.setattr(run, "follow_back", partial(returns.follow_back, steps=100))
+    data, theta, kind = run.drawn("diagonal", "(3, 3, 4)", 360)
+    point = np.diag([-50.334, 102.237, 13.6585, 15.5826])
+    said = attention.Claim("finite_stationary_point", "not_applicable", np.array([2, 0, 1]), point, np.zeros(6))
+    [judged] = run.judge("diagonal", kind, data.take([index]), tuple(x[[index]] for x in theta), [said])
+    assert judged.verdict == verdict
 
 
 @pytest.mark.slow
