@@ -3,9 +3,13 @@ r"""`reproduce sheen2024 multipliers`: KKT residuals over log t of averaged (A.5
 from typing import Any
 
 import numpy as np
+from scipy.integrate import solve_ivp
+from scipy.special import log_softmax
 
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.experiment import Rate, Statement, Table, common_rate, largest, register
+from jaxflow.papers.experiment import Again, Draw, Rate, Statement, Table, common_rate, largest, register
+from jaxflow.papers.independent import RTOL, Tokens, best_rows, tokens_of
+from jaxflow.papers.sheen2024 import diagonal_flows
 from jaxflow.papers.sheen2024.diagonal_flows import (
     DIAGONAL,
     FIRST,
@@ -27,6 +31,8 @@ INSTANT = 1e-5
 ACTIVE = 1e-4
 # On the support (Bλ)_j = (ln μ + ln(2β̂_j/ω₀²) + O(1/μ²)) / ln μ, with β̂_j settled to a few percent at the earlier time.
 LAW = 0.05
+# log t at which SciPy's flows begin: of a start at zero, which has moved by this much less than a unit.
+SOON = -25.0
 # A product that is to tend to zero, at log t = 1e6 over that at 1e5: less than one by more than rounding.
 FALLS = 1.0 - 1e-9
 
@@ -140,7 +146,42 @@ def factor(*, printed: bool) -> Statement[Table]:
         bound=LAW,
         unit="|slope − 1|",
         rate=lambda n, known: common_rate(own(n, known), 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
+        again=Again("LSODA of SciPy", _printed_again, 1e-6) if printed else None,
     )
+
+
+def slope_of_multipliers(given: Tokens, omega: np.ndarray) -> float:
+    r"""The slope of `factor` by LSODA, with λ of A.5; NaN where it fails.
+
+    By (19) $\beta=\omega_0^{\odot2}\sinh(B\phi)$. The velocity of β in log t,
+    $-2t\sqrt{\beta^2+\omega_0^4}\,\nabla_W\mathcal L$ on the diagonal, is formed from logarithms: t itself is beyond
+    doubles.
+    """
+
+    def field(s: float, beta: np.ndarray) -> np.ndarray:
+        logs = log_softmax(np.einsum("ntd,d,nd->nt", given.tokens, beta, given.queries), axis=1)
+        mean = np.sum(np.exp(logs) * given.scores, axis=1, keepdims=True)
+        top = given.tokens[np.arange(len(mean)), np.argmax(logs, axis=1)]
+        # Within doubles at points that Newton's method tries.
+        pull = np.exp(np.minimum(s + logs - mean, 300.0)) * (given.scores - mean) / len(mean)
+        return (
+            2.0 * np.hypot(beta, omega**2) * np.einsum("nt,ntd,nd->d", pull, given.tokens - top[:, None], given.queries)
+        )
+
+    how: Any = {"method": "LSODA", "rtol": RTOL, "atol": 1e-2 * RTOL, "t_eval": LOG_TIMES[[-4, -1]]}
+    path = solve_ivp(field, (SOON, LOG_TIMES[-1]), np.zeros_like(omega), **how)
+    if not path.success:
+        return np.nan
+    rows = np.diagonal(best_rows(given), axis1=1, axis2=2)
+    times = np.log([np.min(rows @ beta) for beta in path.y.T])
+    first, last = np.arcsinh(path.y[np.argmax(np.abs(path.y[:, -1]))] / omega[0] ** 2)
+    return abs(last - first) / (times[1] - times[0])
+
+
+def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    key, setting = draw.instance("flows", at[0], SHOWN[0])
+    data, head, omega = diagonal_flows.draw(setting, key)
+    return abs(slope_of_multipliers(tokens_of(data, head), np.asarray(omega)) * 2.0 / SHAPE[0] - 1.0)
 
 
 def notes(numbers: Table) -> list[str]:
