@@ -1,4 +1,4 @@
-"""How numbers and rows of the page of benchmarks are written."""
+"""How numbers, rows and facts of the page of benchmarks are written; page.toml calls them by their names."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -41,17 +41,57 @@ def share(found: list[float]) -> str:
     return f"{count(found[0])} [{100.0 * found[1]:.0f}, {100.0 * found[2]:.0f}]"
 
 
+def place(environment: Row) -> str:
+    """Where and when something was measured."""
+    words = [environment.get("processor", environment["machine"]), f"{environment['cpu_count']} cores"]
+    words += [] if environment.get("device", "cpu") == "cpu" else [environment["device"]]
+    words += [f"JAX {environment['versions']['jax']}"]
+    words += [environment["started"][:10]] if "started" in environment else []
+    if "load_average" in environment:
+        words += [f"load average {environment['load_average']:.1f} at the start"]
+    return ", ".join(words)
+
+
+def grown(readings: list[Row]) -> str:
+    """`0.1 → 0.012`: the median at the first and at the last reading."""
+    return " → ".join(rounded(readings[at]["median"]) for at in (0, -1))
+
+
+def others(ended: dict[str, int]) -> str:
+    """Programs that are neither solved nor certified to have no solution."""
+    return count(sum(ended.values()) - ended["optimal"] - ended["infeasible"])
+
+
+def failed(row: Row) -> str:
+    """`2 of 300`: answers of a peer that are none."""
+    return f"{sum(row.get('failures', {}).values())} of {count(row.get('instances', 0))}"
+
+
+def one_undecided(row: Row) -> str:
+    """Instances that one of two ways leaves undecided."""
+    return str(sum(len(row[way]["one_undecided"]) for way in ("jit", "vmap", "study", "replay")))
+
+
 FORMS: dict[str, Callable[[Any], str]] = {
-    "count": count,
-    "rounded": rounded,
-    "power": power,
-    "ended": ended,
-    "ms": milliseconds,
-    "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
-    "sizes": sizes,
-    "share": share,
-    "length": lambda found: str(len(found)),
     "": str,
+    "absent": lambda _: "not installed",
+    "count": count,
+    "ended": ended,
+    "failed": failed,
+    "grown": grown,
+    "length": lambda found: str(len(found)),
+    "ms": milliseconds,
+    "one_undecided": one_undecided,
+    "others": others,
+    "over_the_others": lambda row: rounded(row["seconds"] / row["seconds_old"]),
+    "positive": lambda row: str(row["positive"]) if row["flow"] == "U U" else "",
+    "potential": lambda row: f"{row['p']}, Schatten" if row.get("norm") else str(row["p"]),
+    "power": power,
+    "rounded": rounded,
+    "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
+    "share": share,
+    "sizes": sizes,
+    "tokens": lambda size: str(size[0] * size[1]),
 }
 
 
@@ -68,17 +108,6 @@ def masked_rows(found: Row) -> Iterable[Row]:
             **sums,
             "difference": max(row["difference"] for row in rows),
         }
-
-
-def grown(norm: str) -> Callable[[Row], str]:
-    """`0.1 → 0.012`: the median excess in a norm at the first and at the last reading."""
-    return lambda row: " → ".join(rounded(row["excess"][norm][at]["median"]) for at in (0, -1))
-
-
-def others(row: Row) -> str:
-    """Programs that are neither solved nor certified to have no solution."""
-    ended = row["results"]
-    return count(sum(ended.values()) - ended["optimal"] - ended["infeasible"])
 
 
 def flow_ratios(found: Row) -> Iterable[Row]:
@@ -106,3 +135,40 @@ def far_flows(found: Row) -> Iterable[Row]:
             "times": f"{milliseconds(min(times))} to {milliseconds(max(times))}",
             "why": ", ".join(dict.fromkeys(why for row in some for why in row["failures"])),
         }
+
+
+VERDICTS = ("right", "undecided", "unverified", "wrong")
+
+
+def referee_rows(found: Row) -> Iterable[Row]:
+    """The rows of each model, and their sums."""
+    for model in dict.fromkeys(row["model"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["model"] == model]
+        yield from rows
+        sums = {word: sum(row[word] for row in rows) for word in ("instances", *VERDICTS)}
+        yield {"model": f"**{model}**", "kind": "all", **sums}
+
+
+def referee_facts(found: Row) -> Row:
+    """What was judged, and the totals."""
+    total = {word: sum(row[word] for row in found["rows"]) for word in VERDICTS}
+    regular = [row for row in found["rows"] if row["regular"]]
+    share = sum(row["undecided"] for row in regular) / sum(row["instances"] for row in regular)
+    shares = {f"{row['model']}, {row['kind']}": row["undecided"] / row["instances"] for row in regular}
+    over = ", ".join(f"{name} ({100 * share:.2g}%)" for name, share in shares.items() if share > 0.01)
+    return total | {
+        "judged": count(sum(total.values())),
+        "undecided": count(total["undecided"]),
+        "share": f"{100 * share:.2g}",
+        "over": f" Regular kinds with more than 1% undecided: {over}." if over else "",
+    }
+
+
+def studies_facts(found: Row) -> Row:
+    """Where the last way was measured."""
+    own = found.get("own_environment")
+    return {"own_place": f" ({place(own)})" if own else ""}
+
+
+ROWS = {"far_flows": far_flows, "flow_ratios": flow_ratios, "masked_rows": masked_rows, "referee_rows": referee_rows}
+FACTS = {"referee": referee_facts, "studies": studies_facts}

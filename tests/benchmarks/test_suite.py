@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def test_a_quick_run_takes_an_hour_at_most(suite: Any) -> None:
 
 
 def test_every_table_has_a_record_that_a_script_writes(suite: Any) -> None:
-    page = (FOLDER / "page.py").read_text(encoding="utf-8")
-    records = set(re.findall(r'Table\(\s*"(\w+)"', page)) - {"blocks_gpu", "engines"}
+    page = tomllib.loads((FOLDER / "page.toml").read_text(encoding="utf-8"))
+    records = {table["record"] for table in page["table"]} - {"blocks_gpu", "engines"}
     # The first needs an accelerator, the second another checkout.
     assert records == {script.file.removesuffix(".py").removesuffix(".run").split(".")[-1] for script in suite.SCRIPTS}
 
@@ -71,7 +72,7 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     # The real page, of the folder that this run wrote.
-    for name in ("page.py", "_forms.py"):
+    for name in ("page.py", "page.toml", "_forms.py"):
         (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
