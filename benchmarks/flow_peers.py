@@ -153,13 +153,9 @@ def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def main() -> None:
+if __name__ == "__main__":
     asked, record = begun(__doc__, "flow_peers")
     for problem in PROBLEMS:
         if asked.only in f"{problem.name} {problem.size}":
             record.add(*problem_rows(problem, asked.scale))
             record.add(ratios=ratios(record.content["rows"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -170,12 +170,8 @@ def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
     return table
 
 
-def main() -> None:
+if __name__ == "__main__":
     asked, record = begun(__doc__, "limit_peers")
     for name in TARGETS:
         if asked.only in name:
             record.add(*case_rows(name, asked.scale))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,14 @@
 """The flow's own duality gap, instance by instance: python benchmarks/own_gaps.py [--count 100] [--only "(K, Q)" ...].
 
 Attention with factored and with diagonal weights and linear networks of two layers, each followed by `find_limit`
-until the flow's own multipliers and direction certify it. Beside that the gap at which the program's own solver ends.
+until the flow's own multipliers and direction certify it.
 """
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
-from _common import Record, clocked, outcomes, settings, spread
+from _common import begun, outcomes, spread
 
 import jaxflow as jf
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
@@ -53,55 +52,24 @@ def row(name: str, size: tuple[int, ...], gap: float, count: int) -> dict[str, A
     """How the instances of one model and size ended."""
     make = jax.jit(lambda key: instance(key, name, size))
     method = METHODS.get(name) or jf.LinearStaged()
-    found: dict[str, list[Any]] = {}
-
-    def find(key: jax.Array) -> tuple[Any, float]:
-        risk, model = make(key)
-        limit, spent = clocked(
-            lambda: eqx.filter(jf.find_limit(risk, model, method=method, gap=gap, throw=False), eqx.is_array)
-        )
-        return limit, spent.wall
-
-    keys = jax.random.split(jax.random.key(0), count)
-    _, compiled = find(keys[0])
-    for key in keys:
-        limit, seconds = find(key)
-        path = limit.trajectory
-        for column, value in {
-            "own_gap": float(limit.flow_certificate.duality_gap),
-            "program_gap": float(limit.program_solution.certificate.duality_gap),
-            "steps": int(path.stats["num_steps"]),
-            "failed_solves": int(path.stats["num_failed_solves"]),
-            "log_log_time": float(path.final.log_log_time),
-            "seconds": seconds,
-            "outcome": int(limit.outcome.value),
-        }.items():
-            found.setdefault(column, []).append(value)
-    own = np.asarray(found["own_gap"])
-    names = found.pop("outcome")
+    limits = [
+        jf.find_limit(*make(key), method=method, gap=gap, throw=False)
+        for key in jax.random.split(jax.random.key(0), count)
+    ]
+    own = np.array([float(limit.flow_certificate.duality_gap) for limit in limits])
     return {
         "model": name,
         "size": list(size),
         "instances": count,
         "gap": gap,
         "reached": int(np.sum(own <= gap)),
-        **{column: spread(values) for column, values in found.items()},
-        "first_run_s": compiled,
-        "outcomes": outcomes(names),
-        "missed": [
-            {"instance": int(i), "outcome": jf.Outcome(names[i]).name, **{c: values[i] for c, values in found.items()}}
-            for i in np.flatnonzero(~(own <= gap))
-        ],
+        "own_gap": spread(own),
+        "outcomes": outcomes([limit.outcome.value for limit in limits]),
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "own_gaps", count=100, only=(*NETWORKS, *ATTENTION))
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "own_gaps", count=100, only=(*NETWORKS, *ATTENTION))
     for name, size, gap in CASES:
         if name in asked.only:
             record.add(row(name, size, gap, asked.count))
-
-
-if __name__ == "__main__":
-    main()

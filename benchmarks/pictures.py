@@ -116,11 +116,7 @@ def save_pixels(figure: Any, out: Path) -> None:
             image.convert("RGB").save(out, quality=70, method=6)
 
 
-def main() -> None:
+if __name__ == "__main__":
     for draw, record, name in ((work_precision, "flow_peers", "work-precision"), (scaling, "scaling", "scaling")):
         content = json.loads((RESULTS / f"{record}.json").read_text(encoding="utf-8"))
         save_pixels(draw(content), IMAGES / f"{name}.webp")
-
-
-if __name__ == "__main__":
-    main()

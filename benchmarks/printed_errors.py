@@ -14,21 +14,12 @@ import jax
 import jax.numpy as jnp
 import known_points as known
 import numpy as np
-from _common import Record, clocked, outcomes, settings
+from _common import Linear, begun
 
 import jaxflow as jf
 from jaxflow.models import DeepLinearNetwork, DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
 BLOCK = 20
-
-
-class Linear(eqx.Module):
-    """The model that a caller writes in three lines."""
-
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
 
 
 class Neuron(eqx.Module):
@@ -204,7 +195,7 @@ def row(name: str, count: int) -> dict[str, Any]:
     run = jax.jit(lambda given: jax.lax.map(lambda arrays: family.find(*arrays), given))
     # In blocks of one shape, the last one filled up.
     blocks = np.minimum(np.arange(-(-count // BLOCK) * BLOCK), count - 1).reshape(-1, BLOCK)
-    parts, spent = clocked(lambda: [run(tuple(jnp.asarray(x[at]) for x in given)) for at in blocks])
+    parts = [run(tuple(jnp.asarray(x[at]) for x in given)) for at in blocks]
     codes, found, error, bound = (np.concatenate(part)[:count] for part in zip(*jax.device_get(parts), strict=True))
     names = np.asarray([jf.Outcome(int(code)).name for code in codes])
     true = np.full(count, np.nan)
@@ -225,18 +216,10 @@ def row(name: str, count: int) -> dict[str, Any]:
         "ratio": float(np.max(ratio, initial=0.0)),
         "true": float(np.max(true[judged], initial=0.0)),
         "error": float(np.median(error[judged])) if judged.any() else None,
-        "missed": [int(i) for i in np.flatnonzero(judged)[ratio > 1.0]],
-        "outcomes": outcomes(codes),
-        "seconds": spent.wall,
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "printed_errors", cached=True, count=1000, only=tuple(FAMILIES))
-    record = Record(asked.out, same=("family",))
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "printed_errors", same=("family",), cached=True, count=1000, only=tuple(FAMILIES))
     for name in asked.only:
         record.add(row(name, asked.count))
-
-
-if __name__ == "__main__":
-    main()

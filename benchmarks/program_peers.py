@@ -160,13 +160,9 @@ def measure(case: Case, many: int, most: int, long: float, target: tuple[str, fl
     return table
 
 
-def main() -> None:
+if __name__ == "__main__":
     asked, record = begun(__doc__, "program_peers")
     for case, many, target in CASES:
         if asked.only in f"{case.norm} {case.size}":
             many, most = max(20, int(many * asked.scale)), max(4, int(MOST * asked.scale))
             record.add(*measure(case, many, min(most, many), LONG * asked.scale, target))
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ from typing import Any
 import diffrax
 import jax
 import numpy as np
-from _common import Record, best, clocked, outcomes, settings, spread
+from _common import begun, best, clocked, outcomes
 
 import jaxflow as jf
 from jaxflow.flow.solvers import state_norm
@@ -80,7 +80,6 @@ def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, A
         _, later = best(partial(run, keys), repeats, np.inf)
         table = {name: np.asarray(value) for name, value in found.items()}
         engine = engine or (table, later)
-        directions = np.isin(table["outcome"], [1, 2, 3])
         yield {
             "parametrization": parametrization,
             **SHAPE,
@@ -89,11 +88,7 @@ def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, A
             "other_tokens": int(np.sum(np.any(table["token"] != engine[0]["token"], axis=-1))),
             "other_outcomes": int(np.sum(table["outcome"] != engine[0]["outcome"])),
             "outcomes": outcomes(table["outcome"]),
-            "flow_one_minus_corr": spread(table["one_minus_corr"][directions]),
-            "program_gap": spread(table["program_gap"][directions]),
-            "steps": spread(table["num_steps"]),
             "first_run_s": first.wall,
-            "run_s": later.wall,
             "instances_per_s": count / later.wall,
             "time_over_engine": later.wall / engine[1].wall,
         }
@@ -122,16 +117,15 @@ def own_row(parametrization: str, count: int, repeats: int) -> dict[str, Any]:
         "other_outcomes": int(np.sum(own["outcome"] != ours["outcome"])),
         "outcomes": outcomes(own["outcome"]),
         "first_run_s": first["own"],
-        "run_s": spent["own"],
-        "engine_s": spent["ours"],
         "instances_per_s": count / spent["own"],
         "time_over_built_in": spent["own"] / spent["ours"],
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "studies", count=500, own=2000, repeats=3, only=("ways", "own"))
-    record = Record(asked.out, same=("parametrization", "way"))
+if __name__ == "__main__":
+    asked, record = begun(
+        __doc__, "studies", same=("parametrization", "way"), count=500, own=2000, repeats=3, only=("ways", "own")
+    )
     for parametrization in ("W", "KQ"):
         if "ways" in asked.only:
             for row in rows(parametrization, asked.count, asked.repeats):
@@ -140,7 +134,3 @@ def main() -> None:
             record.add(
                 own_row(parametrization, asked.own, asked.repeats), own_environment=record.content["environment"]
             )
-
-
-if __name__ == "__main__":
-    main()

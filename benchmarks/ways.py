@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, factors_of, outcomes, settings
+from _common import begun, factors_of, outcomes
 
 import jaxflow as jf
 from jaxflow.study import AbstractExperiment, TokenSelection
@@ -77,12 +77,7 @@ def row(cell: str, count: int) -> dict[str, Any]:
     return out
 
 
-def main() -> None:
-    asked = settings(__doc__, "ways", count=230, only=CELLS)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "ways", count=230, only=CELLS)
     for cell in asked.only:
         record.add(row(cell, asked.count))
-
-
-if __name__ == "__main__":
-    main()
