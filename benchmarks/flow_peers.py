@@ -15,7 +15,7 @@ from typing import Any
 import flow_solvers as solvers
 import jax
 import numpy as np
-from _common import best, clocked, counts, spread
+from _common import Row, best, counts, spread
 from _peers import begun, missing
 from flow_problems import MOST_IMPLICIT, PROBLEMS, Problem
 
@@ -30,8 +30,8 @@ ALONE_FAR = 1
 # asked for the next.
 PATIENCE, BATCH_PATIENCE = 1.0, 3.0
 ERRORS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
-# Ours against which methods, and by which factor.
-TARGETS = (("vmap(diffeqsolve)", 20.0), ("SciPy", 20.0), ("torchode", 1.0), ("torchdiffeq", 1.0))
+# Ours against which methods.
+COMPARED = ("vmap(diffeqsolve)", "SciPy", "torchode", "torchdiffeq")
 
 
 def error_of(ends: np.ndarray, exact: np.ndarray, problem: Problem) -> np.ndarray:
@@ -48,7 +48,7 @@ def reference(some: Any, solve: Any, problem: Problem) -> tuple[dict[float, Any]
     return ends, float(np.max(error_of(again, ends[problem.near][0][:2], problem)))
 
 
-def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
+def problem_rows(problem: Problem, scale: float) -> list[Row]:
     """A row for every method, horizon and tolerance."""
     batch = max(2, int(problem.batch * scale))
     risk, model = jax.jit(jax.vmap(problem.draw))(jax.random.split(jax.random.key(0), batch))
@@ -69,7 +69,7 @@ def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
         far = ALONE_FAR if way.alone else near
         patience = PATIENCE if way.alone else BATCH_PATIENCE
         solve: Any = None
-        compile_s, prepared = None, 0
+        prepared = 0
         horizons = [(problem.near, TOLERANCES, near)]
         horizons += [(problem.far, FAR_TOLERANCES, far)] * (problem.far is not None)
         for log_time, tolerances, most in horizons:
@@ -79,8 +79,7 @@ def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
                 solve, prepared = way.prepare(some.first(number), *few, problem), number
                 if way.compiled:
                     # To a time so near that there is next to nothing but the compilation.
-                    _, spent = clocked(solve, 1e-3, 1.0, np.inf)
-                    compile_s = spent.wall
+                    solve(1e-3, 1.0, np.inf)
             slow = None
             for tolerance in tolerances:
                 row = common | {"log_time": log_time, "tolerance": tolerance, "instances": number}
@@ -110,26 +109,23 @@ def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
                         "error": spread(errors[good]),
                         "error_of_all": float(np.median(np.where(good, errors, np.inf))),
                         "s_per_instance": seconds.wall / number,
-                        "processor_s_per_instance": seconds.processor / number,
-                        "compile_s": compile_s,
-                        "reference_failures": sum(reason is not None for reason in trusted),
                         "reference_apart_from_scipy": apart if log_time == problem.near else None,
                     }
                 )
     return table
 
 
-def cheapest(table: list[dict[str, Any]], prefix: str, error: float, field: str) -> float | None:
+def cheapest(table: list[Row], prefix: str, error: float) -> float | None:
     """The least time of a method whose name begins so, at any tolerance, with the median instance's error in bounds."""
     found = [
-        row[field]
+        row["s_per_instance"]
         for row in table
         if row["method"].startswith(prefix) and row.get("error_of_all") is not None and row["error_of_all"] <= error
     ]
     return min(found, default=None)
 
 
-def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ratios(table: list[Row]) -> list[Row]:
     """Peers' times over ours at equal error."""
     out = []
     for problem in PROBLEMS:
@@ -137,19 +133,13 @@ def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
             name, size = problem.name, list(problem.size)
             some = [row for row in table if (row["model"], row["n_T_d"], row.get("log_time")) == (name, size, log_time)]
             for error in ERRORS:
-                mine = {key: cheapest(some, "jaxflow", error, f"{key}s_per_instance") for key in ("", "processor_")}
-                if mine[""] is None:
+                mine = cheapest(some, "jaxflow", error)
+                if mine is None:
                     continue
-                for prefix, target in TARGETS:
-                    theirs = {key: cheapest(some, prefix, error, f"{key}s_per_instance") for key in mine}
-                    times = {key: None if theirs[key] is None else theirs[key] / mine[key] for key in mine}  # pyright: ignore
-                    out.append(
-                        {
-                            **{"model": name, "n_T_d": size, "log_time": log_time, "error": error, "peer": prefix},
-                            **{"ours_s": mine[""], "peer_s": theirs[""], "ratio": times[""]},
-                            **{"processor_ratio": times["processor_"], "ratio_to_reach": target},
-                        }
-                    )
+                for peer in COMPARED:
+                    theirs = cheapest(some, peer, error)
+                    row = {"model": name, "n_T_d": size, "log_time": log_time, "error": error, "peer": peer}
+                    out.append(row | {"ours_s": mine, "ratio": None if theirs is None else theirs / mine})
     return out
 
 

@@ -1,7 +1,6 @@
 """Gradient flows that the solvers of flow_peers.py are compared on, by the library and as one writes them without it.
 
-The plain form of a problem has flat starts `(k, p)`, the arrays of an instance, and its gradient in NumPy, JAX
-(`jax_loss`, for `jax.grad`) and PyTorch (a batch). Errors are measured in what the outputs depend on: W, or the
+The plain form of a problem is that of plain_flows.py. Errors are measured in what the outputs depend on: W, or the
 products β of the weights of a network.
 """
 
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain_attention
-import plain_networks
+import plain_flows as plain
 
 import jaxflow as jf
 
@@ -60,8 +58,8 @@ def attention(name: str, size: tuple[int, int, int], batch: int = 64, coordinate
         name,
         size,
         draw,
-        plain_attention.of,
-        lambda flat: plain_attention.combined(flat, size[-1]),
+        plain.of_attention,
+        lambda flat: plain.combined(flat, size[-1]),
         end,
         lambda log_time: {"clock": "log_time", "until": log_time, "coordinates": coordinates},
         far=100.0 if size[-1] <= 10 else None,
@@ -82,8 +80,8 @@ def diagonal_network(n: int, d: int) -> Problem:
         "diagonal network",
         (n, d),
         draw,
-        plain_networks.of_network,
-        plain_networks.products,
+        plain.of_network,
+        plain.products,
         lambda path: jnp.concatenate(path.model.weights),
         lambda log_time: {"clock": "log_time", "until": log_time, "coordinates": "weights"},
     )
@@ -102,8 +100,8 @@ def incremental(log_alpha: float, label: str, n: int = 20, p: int = 6) -> Proble
         f"from {label}",
         (n, p),
         draw,
-        plain_networks.of_products,
-        plain_networks.products,
+        plain.of_regression,
+        plain.products,
         # Products are all that these coordinates know, and all that is compared.
         lambda path: jnp.concatenate([path.model.log_weights.products, jnp.ones(p)]),
         lambda log_time: {

@@ -7,6 +7,7 @@ own, and there every one of them has to be covered.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -87,20 +88,16 @@ def networks(n: int, *shapes: tuple[int, ...], inputs: tuple[int, ...] = (5,), l
     return draw
 
 
-def regressions(rng: np.random.Generator, count: int, n: int = 12, d: int = 3) -> list[np.ndarray]:
+def regressions(rng: np.random.Generator, count: int, n: int, d: int = 3) -> list[np.ndarray]:
     """Inputs in columns of different scales, real targets, and starts of order one."""
     x = rng.normal(size=(count, n, d)) * np.exp(rng.normal(size=(count, 1, d)))
     return [x, rng.normal(size=(count, n)), rng.normal(size=(count, d))]
 
 
-def classes(scale: float, random_start: bool) -> Any:
+def classes(rng: np.random.Generator, count: int, scale: float, random_start: bool) -> list[np.ndarray]:
     """Data with random labels: nearly all overlap."""
-
-    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        x, y, w = regressions(rng, count, 24)
-        return [scale * x, np.sign(y), random_start * w]
-
-    return draw
+    x, y, w = regressions(rng, count, 24)
+    return [scale * x, np.sign(y), random_start * w]
 
 
 def nearly_even(rng: np.random.Generator, count: int) -> list[np.ndarray]:
@@ -119,15 +116,11 @@ def quasi_separable(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     return [x, y, w]
 
 
-def neurons(noise: float) -> Any:
+def neurons(rng: np.random.Generator, count: int, noise: float) -> list[np.ndarray]:
     """Targets of a neuron, and starts near its weights."""
-
-    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        x, w = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
-        y = np.tanh(np.einsum("cnd,cd->cn", x, w)) + noise * rng.normal(size=(count, 12))
-        return [x, y, w + 0.5 * rng.normal(size=(count, 3))]
-
-    return draw
+    x, w = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
+    y = np.tanh(np.einsum("cnd,cd->cn", x, w)) + noise * rng.normal(size=(count, 12))
+    return [x, y, w + 0.5 * rng.normal(size=(count, 3))]
 
 
 def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
@@ -137,19 +130,13 @@ def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     return [x, rng.choice([-1.0, 1.0], (count, 3)), rng.normal(size=(count, 4))]
 
 
-def least_squares(n: int, d: int) -> Any:
-    """Regressions of n data by d weights."""
-    return lambda rng, count: regressions(rng, count, n, d)
-
-
 POINT, BOUND = ("finite_stationary_point",), "at most"
+DIAGONAL, SQUARED = of_network(DiagonalLinearNetwork), of_own(Linear, "squared")
+LOGISTIC = of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
+EXPONENTIAL = of_own(Linear, "exponential"), known.minimum("exponential"), POINT, BOUND
 FAMILIES = {
-    "diagonal network, one datum": Family(
-        networks(1, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
-    ),
-    "diagonal network, three data": Family(
-        networks(3, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
-    ),
+    "diagonal network, one datum": Family(networks(1, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
+    "diagonal network, three data": Family(networks(3, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
     "fully connected network, one datum": Family(
         networks(1, (5, 3), (3,)), of_network(DeepLinearNetwork), known.connected, words=BOUND
     ),
@@ -159,31 +146,21 @@ FAMILIES = {
     "matrix sensing, one measurement": Family(
         networks(1, (3, 3), (3, 3), inputs=(9,)), of_network(DeepMatrixSensing), known.sensing, words=BOUND
     ),
-    "logistic regression": Family(
-        classes(1.0, False), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, inputs of 100": Family(
-        classes(100.0, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, inputs of 0.01": Family(
-        classes(0.01, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, nearly even": Family(
-        nearly_even, of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "exponential loss": Family(
-        classes(1.0, True), of_own(Linear, "exponential"), known.minimum("exponential"), POINT, BOUND
-    ),
+    "logistic regression": Family(partial(classes, scale=1.0, random_start=False), *LOGISTIC),
+    "logistic regression, inputs of 100": Family(partial(classes, scale=100.0, random_start=True), *LOGISTIC),
+    "logistic regression, inputs of 0.01": Family(partial(classes, scale=0.01, random_start=True), *LOGISTIC),
+    "logistic regression, nearly even": Family(nearly_even, *LOGISTIC),
+    "exponential loss": Family(partial(classes, scale=1.0, random_start=True), *EXPONENTIAL),
     "quasi-separable: the component": Family(
         quasi_separable, of_component, known.component, ("globally_optimal",), BOUND
     ),
-    "least squares, 12 data": Family(least_squares(12, 3), of_own(Linear, "squared"), known.projection, POINT),
-    "least squares, 3 data of 6 weights": Family(least_squares(3, 6), of_own(Linear, "squared"), known.projection),
-    "neuron": Family(neurons(0.0), of_own(Neuron, "squared"), known.neuron),
-    "neuron, noisy targets": Family(neurons(0.1), of_own(Neuron, "squared"), known.neuron, POINT),
+    "least squares, 12 data": Family(partial(regressions, n=12, d=3), SQUARED, known.projection, POINT),
+    "least squares, 3 data of 6 weights": Family(partial(regressions, n=3, d=6), SQUARED, known.projection),
+    "neuron": Family(partial(neurons, noise=0.0), of_own(Neuron, "squared"), known.neuron),
+    "neuron, noisy targets": Family(partial(neurons, noise=0.1), of_own(Neuron, "squared"), known.neuron, POINT),
     "squared hinge": Family(hinges, of_own(Linear, squared_hinge), known.hinge),
     "diagonal network of three layers, two data": Family(
-        networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), of_network(DiagonalLinearNetwork), known.followed
+        networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), DIAGONAL, known.followed
     ),
 }
 

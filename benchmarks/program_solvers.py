@@ -50,38 +50,28 @@ def rows_of(norm: str, X: np.ndarray, z: np.ndarray, chosen: np.ndarray) -> np.n
     return (features[..., :, None] * z[:, None, None, :]).reshape(-1, d * d)
 
 
-def daqp_weights(case: Case) -> Callable[..., Answer]:
-    """min |w|²/2 s.t. A w >= 1 as it stands; DAQP is a dual active-set method itself."""
-    import daqp
+def daqp_with(reduced: bool) -> Callable[[Case], Callable[..., Answer]]:
+    """min |w|²/2 s.t. A w >= 1 as it stands; DAQP is a dual active-set method itself. Reduced: in the span of the
+    constraints, w = Aᵀu with u in the coordinates of a Cholesky factor of A Aᵀ."""
 
-    size = int(np.prod(case.shape))
-    H, f, upper, lower = np.eye(size), np.zeros(size), np.full(case.rows, 1e30), np.ones(case.rows)
-    sense = np.zeros(case.rows, dtype=np.int32)
+    def prepare(case: Case) -> Callable[..., Answer]:
+        import daqp
 
-    def solve(*instance: np.ndarray) -> Answer:
-        A = rows_of(case.norm, *instance)
-        x, _, flag, _ = daqp.solve(H, f, A, upper, lower, sense)
-        return np.asarray(x).reshape(case.shape), "optimal" if flag == 1 else f"exit flag {flag}"
+        m = case.rows
+        size = m if reduced else int(np.prod(case.shape))
+        H, f, upper, lower = np.eye(size), np.zeros(size), np.full(m, 1e30), np.ones(m)
+        sense = np.zeros(m, dtype=np.int32)
 
-    return solve
+        def solve(*instance: np.ndarray) -> Answer:
+            A = rows_of(case.norm, *instance)
+            factor = np.linalg.cholesky(A @ A.T) if reduced else A
+            x, _, flag, _ = daqp.solve(H, f, factor, upper, lower, sense)
+            weights = A.T @ np.linalg.solve(factor.T, np.asarray(x)) if reduced else np.asarray(x)
+            return weights.reshape(case.shape), "optimal" if flag == 1 else f"exit flag {flag}"
 
+        return solve
 
-def daqp_reduced(case: Case) -> Callable[..., Answer]:
-    """The same in the span of the constraints: w = Aᵀu with u in the coordinates of a Cholesky factor of A Aᵀ."""
-    import daqp
-
-    m = case.rows
-    H, f, upper, lower = np.eye(m), np.zeros(m), np.full(m, 1e30), np.ones(m)
-    sense = np.zeros(m, dtype=np.int32)
-
-    def solve(*instance: np.ndarray) -> Answer:
-        A = rows_of(case.norm, *instance)
-        factor = np.linalg.cholesky(A @ A.T)
-        x, _, flag, _ = daqp.solve(H, f, factor, upper, lower, sense)
-        weights = A.T @ np.linalg.solve(factor.T, np.asarray(x))
-        return weights.reshape(case.shape), "optimal" if flag == 1 else f"exit flag {flag}"
-
-    return solve
+    return prepare
 
 
 def osqp_with(**settings: Any) -> Callable[[Case], Callable[..., Answer]]:
@@ -178,8 +168,8 @@ def highs(case: Case) -> Callable[..., Answer]:
     """SciPy's `linprog` with HiGHS, w = p - q."""
     from scipy.optimize import linprog
 
-    size, m = case.shape[0], case.rows
-    cost, bound = np.ones(2 * size), -np.ones(m)
+    size = case.shape[0]
+    cost, bound = np.ones(2 * size), -np.ones(case.rows)
     names = {0: "optimal", 2: "infeasible"}
 
     def solve(*instance: np.ndarray) -> Answer:
@@ -194,9 +184,7 @@ def highs(case: Case) -> Callable[..., Answer]:
 def _objective(case: Case, W: Any) -> Any:
     import cvxpy as cp
 
-    return {"frobenius": lambda: cp.norm(W, "fro"), "nuclear": lambda: cp.normNuc(W), "l1": lambda: cp.norm(W, 1)}[
-        case.norm
-    ]()
+    return cp.normNuc(W) if case.norm == "nuclear" else cp.norm(W, 1 if case.norm == "l1" else "fro")
 
 
 def cvxpy_published(case: Case) -> Callable[..., Answer]:
@@ -238,8 +226,8 @@ def cvxpy_parametrised(case: Case) -> Callable[..., Answer]:
 
 TIGHT = {"eps_abs": 1e-9, "eps_rel": 1e-9, "polishing": True, "max_iter": 20_000}
 PEERS = [
-    Peer("DAQP", ("frobenius",), ("daqp",), "in the weights, defaults", daqp_weights),
-    Peer("DAQP, reduced", ("frobenius",), ("daqp",), "in the span of the constraints, defaults", daqp_reduced),
+    Peer("DAQP", ("frobenius",), ("daqp",), "in the weights, defaults", daqp_with(False)),
+    Peer("DAQP, reduced", ("frobenius",), ("daqp",), "in the span of the constraints, defaults", daqp_with(True)),
     Peer("OSQP", ("frobenius",), ("osqp", "scipy"), "defaults (1e-3), updated", osqp_with()),
     Peer("OSQP, tight", ("frobenius",), ("osqp", "scipy"), "1e-9 and polishing, updated", osqp_with(**TIGHT)),
     Peer("qpax", ("frobenius",), ("qpax",), "vmapped, in the weights, 1e-6", qpax_batch(False), batched=True),
