@@ -194,12 +194,12 @@ def programs(seed: int, count: int, n: int, T: int, d: int) -> tuple[jf.data.Tok
 
 
 class Linear(eqx.Module):
-    """The model that a caller writes in three lines."""
+    """The model that a caller writes in three lines, of vectors (with one output or one for each class) or matrices."""
 
     w: jax.Array
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
+        return self.w @ x if x.ndim == 1 else jnp.sum(self.w * x)
 
 
 class TwoLayers(eqx.Module):

@@ -100,14 +100,8 @@ def masked_rows(found: Row) -> Iterable[Row]:
     for model, hidden in dict.fromkeys((row["model"], row["hidden"]) for row in found["rows"]):
         rows = [row for row in found["rows"] if (row["model"], row["hidden"]) == (model, hidden)]
         sums = {name: sum(row[name] for row in rows) for name in ("variants", "other_outcomes", "other_tokens")}
-        extra = [row["extra"] for row in rows]
-        yield {
-            "model": model,
-            "hidden": hidden,
-            "extra": extra,
-            **sums,
-            "difference": max(row["difference"] for row in rows),
-        }
+        extra, difference = [row["extra"] for row in rows], max(row["difference"] for row in rows)
+        yield {"model": model, "hidden": hidden, "extra": extra, **sums, "difference": difference}
 
 
 def flow_ratios(found: Row) -> Iterable[Row]:

@@ -3,29 +3,12 @@
 import argparse
 import importlib
 import site
-import time
 from typing import Any
 
 from _common import Record, environment, settings, version_of
 
 # Distributions whose versions stand beside the numbers.
 PEERS = ("scipy", "osqp", "daqp", "qpax", "highspy", "torch", "torchode", "torchdiffeq")
-
-
-class OverTime(RuntimeError):
-    """Raised from inside of a right-hand side once its time is up: the solvers have no limit of their own."""
-
-
-class Deadline:
-    """A limit in seconds of wall clock; the function that it watches calls `check`."""
-
-    def __init__(self, seconds: float):
-        self.seconds = seconds
-        self.end = time.perf_counter() + seconds
-
-    def check(self) -> None:
-        if time.perf_counter() > self.end:
-            raise OverTime(f"time limit of {self.seconds:g} s")
 
 
 def begun(doc: str | None, name: str) -> tuple[argparse.Namespace, Record]:

@@ -9,6 +9,7 @@ library's options for programs that run a few times. The best of three counts, o
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -105,18 +106,22 @@ def _limit(found: Any) -> Answer:
     return Answer(jnp.stack([found.outcome.value, found.kind.value]), numbers.ravel(), found.kind != "none")
 
 
-def _tokens(make: Callable[[Any, Any], Any]) -> Case:
-    """`find_limit` of an attention model that `make(key, data)` starts."""
+def _found(data: Any, model: Any, loss: Any = "logistic") -> Answer:
+    return _limit(jf.find_limit(_risk(data, loss), model, throw=False))
+
+
+def _risk(data: Any, loss: Any = "logistic") -> Any:
+    return jf.EmpiricalRisk(data, loss)
+
+
+def _tokens(make: Callable[[Any, Any], Any], answer: Callable[[Any, Any], Answer] = _found) -> Case:
+    """What is asked, `find_limit` by default, of an attention model that `make(key, data)` starts."""
 
     def draw(key: Any) -> tuple[Any, Any]:
         data, _ = jf.data.random_tokens(key, N, T, D)
         return data, make(jax.random.fold_in(key, 1), data)
 
-    return Case(draw, flawed_tokens, lambda data, model: _limit(jf.find_limit(_risk(data), model, throw=False)))
-
-
-def _risk(data: Any, loss: Any = "logistic") -> Any:
-    return jf.EmpiricalRisk(data, loss)
+    return Case(draw, flawed_tokens, answer)
 
 
 def _linear(make: Callable[[Any, Any], Any], loss: str = "exponential") -> Case:
@@ -129,7 +134,7 @@ def _linear(make: Callable[[Any, Any], Any], loss: str = "exponential") -> Case:
         data = jf.data.LinearData(inputs, targets if loss == "squared" else jnp.sign(targets))
         return data, make(keys[2], data)
 
-    return Case(draw, flawed_inputs, lambda data, model: _limit(jf.find_limit(_risk(data, loss), model, throw=False)))
+    return Case(draw, flawed_inputs, partial(_found, loss=loss))
 
 
 def _own() -> Case:
@@ -155,7 +160,7 @@ def _sequences() -> Case:
         data, _ = random_sequences(key, 2, 3, D, causal=True)
         return data, jf.models.CombinedAttention.init(jax.random.fold_in(key, 1), data, jnp.ones(D))
 
-    return Case(draw, flawed_tokens, lambda data, model: _limit(jf.find_limit(_risk(data), model, throw=False)))
+    return Case(draw, flawed_tokens, _found)
 
 
 def _layers() -> Case:
@@ -172,10 +177,6 @@ def _layers() -> Case:
 
 
 def _program(norm: str) -> Case:
-    def draw(key: Any) -> tuple[Any, Any]:
-        data, _ = jf.data.random_tokens(key, N, T, D)
-        return data, jax.random.randint(jax.random.fold_in(key, 1), (N,), 0, T)
-
     def answer(data: Any, chosen: Any) -> Answer:
         selection = jax.nn.one_hot(chosen, T, dtype=bool)
         found = jf.margin.solve(jf.margin.attention_svm(data, selection, norm))
@@ -185,21 +186,17 @@ def _program(norm: str) -> Case:
         solved = (ended == ProgramResult.optimal.value) & (jnp.abs(found.certificate.duality_gap) <= SOLVED)
         return Answer(ended[None], found.primal.ravel(), solved)
 
-    return Case(draw, flawed_tokens, answer)
+    return _tokens(lambda key, data: jax.random.randint(key, (N,), 0, T), answer)
 
 
 def _path(follow: Callable[[Any, Any], Any]) -> Case:
-    def draw(key: Any) -> tuple[Any, Any]:
-        data, _ = jf.data.random_tokens(key, N, T, D)
-        return data, jf.models.CombinedAttention.init(jax.random.fold_in(key, 1), data, jnp.ones(D))
-
     def answer(data: Any, model: Any) -> Answer:
         path = follow(_risk(data), model)
         return Answer(
             jnp.stack(jax.tree.leaves(path.result)), path.final.model.W.ravel(), jf.RESULTS.successful == path.result
         )
 
-    return Case(draw, flawed_tokens, answer)
+    return _tokens(_attention(jf.models.CombinedAttention), answer)
 
 
 def _attention(kind: Any, head: Any = None) -> Callable[[Any, Any], Any]:

@@ -42,7 +42,7 @@ def minima(count: int) -> dict[str, Any]:
         inputs, labels = rng.integers(-2, 3, (8, 3)).astype(float), rng.choice([-1.0, 1.0], 8)
         kind = kind_of(labels[:, None] * inputs)
         risk = jf.EmpiricalRisk((jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
-        limit = jf.find_limit(risk, Linear(jnp.zeros(3)), throw=False)
+        limit: Any = jf.find_limit(risk, Linear(jnp.zeros(3)), throw=False)
         found.append(int(limit.outcome.value))
         said = Separability(int(limit.details.linear.separability.value)).name
         point = limit.kind.value == jf.limits.LimitKind.point

@@ -11,7 +11,6 @@ Rows of `schatten`: inputs are normal matrices 4 x 5, and potentials those of si
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,13 +21,6 @@ import jaxflow as jf
 
 DATA, INPUTS, POWERS = 20, (10, 30), (1.2, 1.5, 3.0, 10.0)
 SHAPE, SCHATTEN = (4, 5), (1.5, 3.0)
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
 
 
 def instances(count: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +62,7 @@ def matrices(count: int, p: float) -> dict[str, Any]:
         return size(w) / np.min(rows @ w), w
 
     known = {"p": p, "d": "{} x {}".format(*SHAPE), "norm": "schatten"}
-    model, own = Matrix(jnp.zeros(SHAPE)), jf.margin.Schatten(p)
+    model, own = Linear(jnp.zeros(SHAPE)), jf.margin.Schatten(p)
     return held(known, model, own, inputs.reshape(count, DATA, *SHAPE), labels, size, optimum)
 
 

@@ -19,27 +19,17 @@ the cubic Newton-Schulz iteration to the end: five quintic steps end at singular
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _common import begun, spread
+from _common import Linear, begun, spread
 from jaxtyping import Array
 
 import jaxflow as jf
 from jaxflow.study import wilson
 
 NORMS = ("l2", "linf", "spectral", "nuclear")
-
-
-class Predictor(eqx.Module):
-    """A matrix of labels, or of classes."""
-
-    V: Array
-
-    def __call__(self, x: Array) -> Array:
-        return self.V @ x if x.ndim == 1 else jnp.sum(self.V * x)
 
 
 def schedule(k: Any) -> Any:
@@ -60,13 +50,13 @@ OWN = {"two layers": {"gradient descent": "nuclear", "Muon": "spectral"}}
 def linear(key: Array, shape: tuple[int, ...] = (10, 4, 5)) -> tuple[jf.EmpiricalRisk, Any]:
     first, second = jax.random.split(key)
     inputs, labels = jax.random.normal(first, shape), jax.random.rademacher(second, shape[:1], float)
-    return jf.EmpiricalRisk((inputs, labels), "exponential"), Predictor(jnp.zeros(shape[1:]))
+    return jf.EmpiricalRisk((inputs, labels), "exponential"), Linear(jnp.zeros(shape[1:]))
 
 
 def classes(key: Array) -> tuple[jf.EmpiricalRisk, Any]:
     first, second = jax.random.split(key)
     data = jax.random.normal(first, (8, 8)), jax.random.randint(second, (8,), 0, 4)
-    return jf.EmpiricalRisk(data, "cross_entropy"), Predictor(jnp.zeros((4, 8)))
+    return jf.EmpiricalRisk(data, "cross_entropy"), Linear(jnp.zeros((4, 8)))
 
 
 def two_layers(key: Array) -> tuple[jf.EmpiricalRisk, Any]:

@@ -37,25 +37,17 @@ def squared_hinge(q: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - q, 0.0) ** 2
 
 
-def of_network(kind: Any) -> Callable[..., Any]:
+def of_network(x: jax.Array, y: jax.Array, *layers: jax.Array, kind: Any) -> Any:
     """The limit of a regression by a linear network."""
-
-    def find(x: jax.Array, y: jax.Array, *layers: jax.Array) -> Any:
-        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), kind(layers), throw=False)
-        bound = limit.error_source.value == jf.limits.ErrorSource.pairs
-        return limit.outcome.value, limit.flow_direction, limit.error, bound
-
-    return find
+    limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), kind(layers), throw=False)
+    bound = limit.error_source.value == jf.limits.ErrorSource.pairs
+    return limit.outcome.value, limit.flow_direction, limit.error, bound
 
 
-def of_own(model: Any, loss: Any) -> Callable[..., Any]:
+def of_own(x: jax.Array, y: jax.Array, w: jax.Array, model: Any, loss: Any) -> Any:
     """The limit of a model of one's own, whose only weights are `w`."""
-
-    def find(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w), throw=False)
-        return limit.outcome.value, limit.end.module.w, limit.error, limit.linear is not None
-
-    return find
+    limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w), throw=False)
+    return limit.outcome.value, limit.end.module.w, limit.error, limit.linear is not None
 
 
 def of_component(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
@@ -131,20 +123,25 @@ def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
 
 
 POINT, BOUND = ("finite_stationary_point",), "at most"
-DIAGONAL, SQUARED = of_network(DiagonalLinearNetwork), of_own(Linear, "squared")
-LOGISTIC = of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-EXPONENTIAL = of_own(Linear, "exponential"), known.minimum("exponential"), POINT, BOUND
+DIAGONAL, CONNECTED, CONVOLUTION, SENSING = (
+    partial(of_network, kind=kind)
+    for kind in (DiagonalLinearNetwork, DeepLinearNetwork, LinearConvolutionalNetwork, DeepMatrixSensing)
+)
+SQUARED, NEURON = partial(of_own, model=Linear, loss="squared"), partial(of_own, model=Neuron, loss="squared")
+LOGISTIC, EXPONENTIAL = (
+    (partial(of_own, model=Linear, loss=loss), partial(known.minimum, loss=loss), POINT, BOUND)
+    for loss in ("logistic", "exponential")
+)
 FAMILIES = {
     "diagonal network, one datum": Family(networks(1, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
     "diagonal network, three data": Family(networks(3, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
-    "fully connected network, one datum": Family(
-        networks(1, (5, 3), (3,)), of_network(DeepLinearNetwork), known.connected, words=BOUND
-    ),
-    "convolutional network, one datum": Family(
-        networks(1, (5,), (5,)), of_network(LinearConvolutionalNetwork), known.convolution, words=BOUND
-    ),
+    "fully connected network, one datum": Family(networks(1, (5, 3), (3,)), CONNECTED, known.connected, words=BOUND),
+    "convolutional network, one datum": Family(networks(1, (5,), (5,)), CONVOLUTION, known.convolution, words=BOUND),
     "matrix sensing, one measurement": Family(
-        networks(1, (3, 3), (3, 3), inputs=(9,)), of_network(DeepMatrixSensing), known.sensing, words=BOUND
+        networks(1, (3, 3), (3, 3), inputs=(9,)),
+        SENSING,
+        known.sensing,
+        words=BOUND,
     ),
     "logistic regression": Family(partial(classes, scale=1.0, random_start=False), *LOGISTIC),
     "logistic regression, inputs of 100": Family(partial(classes, scale=100.0, random_start=True), *LOGISTIC),
@@ -156,9 +153,9 @@ FAMILIES = {
     ),
     "least squares, 12 data": Family(partial(regressions, n=12, d=3), SQUARED, known.projection, POINT),
     "least squares, 3 data of 6 weights": Family(partial(regressions, n=3, d=6), SQUARED, known.projection),
-    "neuron": Family(partial(neurons, noise=0.0), of_own(Neuron, "squared"), known.neuron),
-    "neuron, noisy targets": Family(partial(neurons, noise=0.1), of_own(Neuron, "squared"), known.neuron, POINT),
-    "squared hinge": Family(hinges, of_own(Linear, squared_hinge), known.hinge),
+    "neuron": Family(partial(neurons, noise=0.0), NEURON, known.neuron),
+    "neuron, noisy targets": Family(partial(neurons, noise=0.1), NEURON, known.neuron, POINT),
+    "squared hinge": Family(hinges, partial(of_own, model=Linear, loss=squared_hinge), known.hinge),
     "diagonal network of three layers, two data": Family(
         networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), DIAGONAL, known.followed
     ),

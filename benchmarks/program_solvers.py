@@ -5,6 +5,7 @@ once for a norm and a size, and then gets instances: what can be shared between 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,89 +51,77 @@ def rows_of(norm: str, X: np.ndarray, z: np.ndarray, chosen: np.ndarray) -> np.n
     return (features[..., :, None] * z[:, None, None, :]).reshape(-1, d * d)
 
 
-def daqp_with(reduced: bool) -> Callable[[Case], Callable[..., Answer]]:
+def daqp_with(case: Case, reduced: bool) -> Callable[..., Answer]:
     """min |w|²/2 s.t. A w >= 1 as it stands; DAQP is a dual active-set method itself. Reduced: in the span of the
     constraints, w = Aᵀu with u in the coordinates of a Cholesky factor of A Aᵀ."""
+    import daqp
 
-    def prepare(case: Case) -> Callable[..., Answer]:
-        import daqp
+    m = case.rows
+    size = m if reduced else int(np.prod(case.shape))
+    H, f, upper, lower = np.eye(size), np.zeros(size), np.full(m, 1e30), np.ones(m)
+    sense = np.zeros(m, dtype=np.int32)
 
-        m = case.rows
-        size = m if reduced else int(np.prod(case.shape))
-        H, f, upper, lower = np.eye(size), np.zeros(size), np.full(m, 1e30), np.ones(m)
-        sense = np.zeros(m, dtype=np.int32)
+    def solve(*instance: np.ndarray) -> Answer:
+        A = rows_of(case.norm, *instance)
+        factor = np.linalg.cholesky(A @ A.T) if reduced else A
+        x, _, flag, _ = daqp.solve(H, f, factor, upper, lower, sense)
+        weights = A.T @ np.linalg.solve(factor.T, np.asarray(x)) if reduced else np.asarray(x)
+        return weights.reshape(case.shape), "optimal" if flag == 1 else f"exit flag {flag}"
 
-        def solve(*instance: np.ndarray) -> Answer:
-            A = rows_of(case.norm, *instance)
-            factor = np.linalg.cholesky(A @ A.T) if reduced else A
-            x, _, flag, _ = daqp.solve(H, f, factor, upper, lower, sense)
-            weights = A.T @ np.linalg.solve(factor.T, np.asarray(x)) if reduced else np.asarray(x)
-            return weights.reshape(case.shape), "optimal" if flag == 1 else f"exit flag {flag}"
-
-        return solve
-
-    return prepare
+    return solve
 
 
-def osqp_with(**settings: Any) -> Callable[[Case], Callable[..., Answer]]:
+def osqp_with(case: Case, **settings: Any) -> Callable[..., Answer]:
     """One workspace for all programs of a size, whose constraint matrix is updated."""
+    import osqp
+    from scipy import sparse
 
-    def prepare(case: Case) -> Callable[..., Answer]:
-        import osqp
-        from scipy import sparse
+    size, m = int(np.prod(case.shape)), case.rows
+    solver = osqp.OSQP()
+    pattern = sparse.csc_matrix(np.ones((m, size)))
+    upper = np.full(m, np.inf)
+    solver.setup(sparse.eye(size, format="csc"), np.zeros(size), pattern, np.ones(m), upper, verbose=False,
+                 **settings)  # fmt: skip
 
-        size, m = int(np.prod(case.shape)), case.rows
-        solver = osqp.OSQP()
-        pattern = sparse.csc_matrix(np.ones((m, size)))
-        upper = np.full(m, np.inf)
-        solver.setup(sparse.eye(size, format="csc"), np.zeros(size), pattern, np.ones(m), upper, verbose=False,
-                     **settings)  # fmt: skip
+    def solve(*instance: np.ndarray) -> Answer:
+        solver.update(Ax=rows_of(case.norm, *instance).ravel(order="F"))
+        found = solver.solve(raise_error=False)
+        status = "optimal" if found.info.status == "solved" else str(found.info.status)
+        return np.asarray(found.x).reshape(case.shape), status
 
-        def solve(*instance: np.ndarray) -> Answer:
-            solver.update(Ax=rows_of(case.norm, *instance).ravel(order="F"))
-            found = solver.solve(raise_error=False)
-            status = "optimal" if found.info.status == "solved" else str(found.info.status)
-            return np.asarray(found.x).reshape(case.shape), status
-
-        return solve
-
-    return prepare
+    return solve
 
 
-def qpax_batch(reduced: bool) -> Callable[[Case], Callable[..., Any]]:
+def qpax_batch(case: Case, reduced: bool) -> Callable[..., Any]:
     """`vmap` of an interior-point method over the weights, or over the multipliers (A Aᵀ is small and regular).
 
     To 1e-6: at 1e-8 it goes on to its last iteration and reports that it has not converged.
     """
+    import jax
+    import jax.numpy as jnp
+    import qpax
 
-    def prepare(case: Case) -> Callable[..., Any]:
-        import jax
-        import jax.numpy as jnp
-        import qpax
+    m = case.rows
+    size = m if reduced else int(np.prod(case.shape))
+    none, nothing = jnp.zeros((0, size)), jnp.zeros(0)
 
-        m = case.rows
-        size = m if reduced else int(np.prod(case.shape))
-        none, nothing = jnp.zeros((0, size)), jnp.zeros(0)
+    def one(A: Any) -> Any:
+        if reduced:
+            program = A @ A.T, -jnp.ones(m), none, nothing, -jnp.eye(m), jnp.zeros(m)
+        else:
+            program = jnp.eye(size), jnp.zeros(size), none, nothing, -A, -jnp.ones(m)
+        x, *_, converged, _ = qpax.solve_qp(*program, solver_tol=1e-6)
+        return A.T @ x if reduced else x, converged
 
-        def one(A: Any) -> Any:
-            if reduced:
-                program = A @ A.T, -jnp.ones(m), none, nothing, -jnp.eye(m), jnp.zeros(m)
-            else:
-                program = jnp.eye(size), jnp.zeros(size), none, nothing, -A, -jnp.ones(m)
-            x, *_, converged, _ = qpax.solve_qp(*program, solver_tol=1e-6)
-            return A.T @ x if reduced else x, converged
+    run = jax.jit(lambda A: jax.lax.map(one, A, batch_size=16))
 
-        run = jax.jit(lambda A: jax.lax.map(one, A, batch_size=16))
+    def solve(*batch: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        A = np.stack([rows_of(case.norm, *instance) for instance in zip(*batch, strict=True)])
+        x, converged = jax.block_until_ready(run(A))
+        status = ["optimal" if done == 1 else "not converged" for done in np.asarray(converged)]
+        return np.asarray(x).reshape(-1, *case.shape), status
 
-        def solve(*batch: np.ndarray) -> tuple[np.ndarray, list[str]]:
-            A = np.stack([rows_of(case.norm, *instance) for instance in zip(*batch, strict=True)])
-            x, converged = jax.block_until_ready(run(A))
-            status = ["optimal" if done == 1 else "not converged" for done in np.asarray(converged)]
-            return np.asarray(x).reshape(-1, *case.shape), status
-
-        return solve
-
-    return prepare
+    return solve
 
 
 def clarabel_direct(case: Case) -> Callable[..., Answer]:
@@ -226,13 +215,15 @@ def cvxpy_parametrised(case: Case) -> Callable[..., Answer]:
 
 TIGHT = {"eps_abs": 1e-9, "eps_rel": 1e-9, "polishing": True, "max_iter": 20_000}
 PEERS = [
-    Peer("DAQP", ("frobenius",), ("daqp",), "in the weights, defaults", daqp_with(False)),
-    Peer("DAQP, reduced", ("frobenius",), ("daqp",), "in the span of the constraints, defaults", daqp_with(True)),
-    Peer("OSQP", ("frobenius",), ("osqp", "scipy"), "defaults (1e-3), updated", osqp_with()),
-    Peer("OSQP, tight", ("frobenius",), ("osqp", "scipy"), "1e-9 and polishing, updated", osqp_with(**TIGHT)),
-    Peer("qpax", ("frobenius",), ("qpax",), "vmapped, in the weights, 1e-6", qpax_batch(False), batched=True),
-    Peer("qpax, reduced", ("frobenius",), ("qpax",), "vmapped, in the multipliers, 1e-6", qpax_batch(True),
-         batched=True),
+    Peer("DAQP", ("frobenius",), ("daqp",), "in the weights, defaults", partial(daqp_with, reduced=False)),
+    Peer("DAQP, reduced", ("frobenius",), ("daqp",), "in the span of the constraints, defaults",
+         partial(daqp_with, reduced=True)),
+    Peer("OSQP", ("frobenius",), ("osqp", "scipy"), "defaults (1e-3), updated", osqp_with),
+    Peer("OSQP, tight", ("frobenius",), ("osqp", "scipy"), "1e-9 and polishing, updated", partial(osqp_with, **TIGHT)),
+    Peer("qpax", ("frobenius",), ("qpax",), "vmapped, in the weights, 1e-6",
+         partial(qpax_batch, reduced=False), batched=True),
+    Peer("qpax, reduced", ("frobenius",), ("qpax",), "vmapped, in the multipliers, 1e-6",
+         partial(qpax_batch, reduced=True), batched=True),
     Peer("Clarabel", ("frobenius", "l1"), ("clarabel", "scipy"), "defaults", clarabel_direct),
     Peer("CVXPY, published", ("frobenius", "l1"), ("cvxpy",), "a constraint a token", cvxpy_published),
     Peer("CVXPY, parametrised", ("frobenius", "l1"), ("cvxpy", "clarabel"), "DPP", cvxpy_parametrised),

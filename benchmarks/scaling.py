@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -214,8 +214,14 @@ def workers_row(executor: str, number: int, blocks: int) -> Row:
     for each worker than the first, which pays for everything that is done once."""
     experiment, seconds = TokenSelection(parts=1), []
     counted = [2 * number * CPU.block, (2 + blocks) * number * CPU.block]
-    with tempfile.TemporaryDirectory() as folder, _cluster(number if executor == "dask" else 0) as cluster:
-        where = executor if cluster is None else cluster.scheduler_address
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        where = executor
+        if executor == "dask":
+            from distributed import LocalCluster
+
+            one_core: Any = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+            cluster: Any = LocalCluster(n_workers=number, **one_core)
+            where = stack.enter_context(cluster).scheduler_address
         for i, trials in enumerate([counted[0], *counted]):  # the first of all compiles
             study = jf.study.Study(experiment, {"d": [SHAPE["d"]]}, {"parametrization": ["W"]}, trials=trials, seed=i)
             start = time.perf_counter()
@@ -227,14 +233,6 @@ def workers_row(executor: str, number: int, blocks: int) -> Row:
         "instances": counted[1],
         "a_second": (counted[1] - counted[0]) / (seconds[2] - seconds[1]),
     }
-
-
-def _cluster(workers: int) -> Any:
-    if not workers:
-        return nullcontext()
-    from distributed import LocalCluster
-
-    return LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
 
 
 def workers(scale: float) -> Iterable[Row]:

@@ -69,14 +69,14 @@ SCRIPTS = (
 )
 
 
-def run(script: Script, scale: str, out: Path, peers: Path | None, limit: float | None) -> dict[str, Any]:
+def run(script: Script, scale: str, out: Path, peers: Path | None) -> dict[str, Any]:
     """One script: how it ended, and after how many seconds."""
     arguments = shlex.split(script.quick if scale == "quick" else script.full)
     if peers is not None and script.file.endswith("_peers.py"):
         arguments += ["--peers", str(peers.resolve())]
     record = out / "results"
     changed = {path: path.stat().st_mtime_ns for path in record.glob("*.json")}
-    seconds = limit if limit is not None else script.limit if scale == "quick" else None
+    seconds = script.limit if scale == "quick" else None
     what = [str(HERE / script.file)] if script.file.endswith(".py") else ["-m", script.file]
     started = time.perf_counter()
     with (out / "logs" / f"{script.file}.txt").open("w", encoding="utf-8") as log:
@@ -113,7 +113,6 @@ def main() -> int:
         "--accelerator", action="store_true", help="those of an accelerator; an error where there is none"
     )
     parser.add_argument("--peers", type=Path, help="a folder of packages of peers, beside the environment's own")
-    parser.add_argument("--limit", type=float, help="seconds for each script, in place of its own limit")
     asked = parser.parse_args()
     if asked.accelerator and jax.default_backend() == "cpu":
         parser.error("--accelerator: JAX sees none here; install jax for the device, or run without")
@@ -125,7 +124,7 @@ def main() -> int:
     for script in SCRIPTS:
         if (asked.only and script.file not in asked.only) or (asked.accelerator and not script.device):
             continue
-        rows.append(run(script, asked.scale, out, asked.peers, asked.limit))
+        rows.append(run(script, asked.scale, out, asked.peers))
         print(*(f"{rows[-1][name]:<22}" for name in ("script", "ended")), f"{rows[-1]['seconds']:5.0f} s", flush=True)
         write(out / "suite.json", {"environment": environment(), "scale": asked.scale, "rows": rows})
     report(out)

@@ -32,7 +32,7 @@ class Drawn(AbstractExperiment):
 
     def setup(self, key: Any, *, n: int, T: int, d: int, parametrization: str) -> Any:
         risk, model = TokenSelection().setup(key, n=n, T=T, d=d, parametrization=parametrization)
-        data = risk.data
+        data: Any = risk.data
         if self.twice:
             data = jf.data.TokenData(
                 jnp.concatenate([data.tokens, data.tokens[:, :1]], axis=1), data.queries, data.labels

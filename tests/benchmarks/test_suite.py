@@ -35,7 +35,7 @@ def test_every_script_is_there_and_takes_its_arguments(suite: Any) -> None:
         if script.file.endswith("_peers.py"):
             text += (FOLDER / "_peers.py").read_text(encoding="utf-8")
         options = re.findall(r"--(\w+)", f"{script.quick} {script.full}")
-        given = "".join(re.findall(r"settings\(.*\)", text))
+        given = "".join(re.findall(r"(?:settings|begun)\(.*?\)\n", text, re.S))
         assert all(f" {option}=" in given for option in options), script.file
 
 
