@@ -1,9 +1,11 @@
 """What the benchmarks share: options, the record of a run with the place it ran at, timing, and instances."""
 
 import argparse
+import importlib
 import json
 import os
 import platform
+import site
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +29,8 @@ PACKAGES = (
     *("jaxflow-bias", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax"),
     *("numpy", "cvxpy", "clarabel"),
 )
+# Peers, whose versions stand beside the numbers.
+PEERS = ("scipy", "osqp", "daqp", "qpax", "highspy", "torch", "torchode", "torchdiffeq")
 # Programs that are mapped over together: chunks small enough for the caches of one core; a chunk waits for its slowest.
 CHUNK = {"frobenius": 16, "nuclear": 16, "l1": 20}
 
@@ -58,9 +62,9 @@ class Record:
     With `same` (names of fields) the file's own rows stay, but for those that equal a new one in these fields.
     """
 
-    def __init__(self, out: Path, same: tuple[str, ...] = (), **more: Any) -> None:
+    def __init__(self, out: Path, same: tuple[str, ...] = ()) -> None:
         self.out, self.same = out, same
-        self.content: Row = {"environment": environment(), **more, "rows": []}
+        self.content: Row = {"environment": environment(), "rows": []}
         if same and out.exists():
             self.content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
 
@@ -80,9 +84,19 @@ class Record:
 def begun(
     doc: str | None, name: str, same: tuple[str, ...] = (), *, cached: bool = False, **defaults: Any
 ) -> tuple[argparse.Namespace, Record]:
-    """The options of a script, and the record that it writes."""
+    """The options of a script, and the record that it writes.
+
+    Beside peers: `scale` is the share of the instances and of the time to spend, `peers` a folder of packages.
+    """
     asked = settings(doc, name, cached=cached, **defaults)
-    return asked, Record(asked.out, same)
+    record = Record(asked.out, same)
+    if "peers" in defaults:
+        if asked.peers is not None:
+            # Last on the path: what this environment has is used, and only what it lacks comes from there.
+            site.addsitedir(str(asked.peers))
+        record.content["environment"]["peers"] = {peer: version_of(peer) for peer in PEERS}
+        record.content["scale"] = asked.scale
+    return asked, record
 
 
 def environment() -> Row:
@@ -106,6 +120,25 @@ def version_of(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def missing(*modules: str) -> str | None:
+    """Why a peer cannot be run, or None. A library that is there but does not load is missing too."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            return f"{module}: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def one_thread() -> Any:
+    """PyTorch on one thread: the arrays are far too small for more, and it is faster so."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    return torch
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _common import Linear, begun, outcomes
+from classes import svm
 from scipy.optimize import linprog
 
 import jaxflow as jf
@@ -61,20 +62,13 @@ def minima(count: int) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """One large instance, from a start at zero."""
-    import cvxpy as cp
-
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(1000, 20))
     labels = np.sign(inputs @ rng.normal(size=20))
     risk = jf.EmpiricalRisk((jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
     limit = jf.find_limit(risk, Linear(jnp.zeros(20)), throw=False)
-    variable: Any = cp.Variable(20)
-    rows = labels[:, None] * inputs
-    program: Any = cp.Problem(cp.Minimize(cp.sum_squares(variable)), [rows @ variable >= 1])
-    options = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
-    program.solve(solver="CLARABEL", **options)
-    unit = variable.value / np.linalg.norm(variable.value)
-    apart = float(np.linalg.norm(np.asarray(jax.tree.leaves(limit.flow_direction)[0]) - unit))
+    known = svm(labels[:, None] * inputs, np.zeros((0, 20)))
+    apart = float(np.linalg.norm(np.asarray(jax.tree.leaves(limit.flow_direction)[0]) - known))
     return {
         "case": "support vector machine",
         "reference": "CVXPY",

@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import plain_flows as plain
-from _common import Row, best, counts, spread
-from _peers import begun, missing
+from _common import Row, begun, best, counts, missing, spread
 
 import jaxflow as jf
 
@@ -260,7 +259,7 @@ def ratios(table: list[Row]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    asked, record = begun(__doc__, "flow_peers")
+    asked, record = begun(__doc__, "flow_peers", scale=1.0, peers=None, only="")
     for problem in PROBLEMS:
         if asked.only in f"{problem.name} {problem.size}":
             record.add(*problem_rows(problem, asked.scale))

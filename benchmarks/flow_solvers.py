@@ -14,7 +14,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _peers import one_thread
+from _common import one_thread
 
 import jaxflow as jf
 

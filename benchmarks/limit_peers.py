@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import plain_flows as plain
-from _common import Row, best, clocked, spread
-from _peers import begun, missing, one_thread
+from _common import Row, begun, best, clocked, missing, one_thread, spread
 
 import jaxflow as jf
 from jaxflow.limits import flow_certificate
@@ -151,7 +150,7 @@ def case_rows(name: str, scale: float) -> list[Row]:
 
 
 if __name__ == "__main__":
-    asked, record = begun(__doc__, "limit_peers")
+    asked, record = begun(__doc__, "limit_peers", scale=1.0, peers=None, only="")
     for name in TARGETS:
         if asked.only in name:
             record.add(*case_rows(name, asked.scale))

@@ -81,9 +81,7 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> Row:
         data, head = jf.data.random_tokens(key, n, T, d, score_gap=min(0.1, d**-0.5))
         return jf.EmpiricalRisk(data, jf.losses.Logistic()), kind.init(jax.random.fold_in(key, 1), data, head)
 
-    @eqx.filter_jit
-    def find(risk: Any, model: Any) -> Any:
-        return jf.find_limit(risk, model, throw=False)
+    find = eqx.filter_jit(partial(jf.find_limit, throw=False))
 
     @eqx.filter_jit
     def reduce(risk: Any, model: Any) -> Any:

@@ -55,17 +55,15 @@ def row(cell: str, count: int) -> dict[str, Any]:
         return jax.tree.map(lambda *x: np.stack([np.asarray(v) for v in x]), *found)
 
     setup = jax.jit(lambda key: experiment.setup(key, **factors))
-    alone = [experiment.summarize(jf.find_limit(*setup(key), throw=False)) for key in keys]
-    replayed = [experiment.summarize(experiment.replay(key, **factors)) for key in keys]
+    first = stacked([experiment.summarize(jf.find_limit(*setup(key), throw=False)) for key in keys])
     one, lanes = jax.jit(find), jax.jit(jax.vmap(find))
-    parts = [lanes(keys[first : first + LANES]) for first in range(0, count, LANES)]
+    parts = [lanes(keys[start : start + LANES]) for start in range(0, count, LANES)]
     ways = {
         "jit": stacked([one(key) for key in keys]),
         "vmap": jax.tree.map(lambda *x: np.concatenate([np.asarray(v) for v in x]), *parts),
         "study": {k: np.asarray(v) for k, v in experiment.block_function(factors, count)(keys).items()},
-        "replay": stacked(replayed),
+        "replay": stacked([experiment.summarize(experiment.replay(key, **factors)) for key in keys]),
     }
-    first = stacked(alone)
     codes = first["outcome"]
     undecided, point = int(jf.Outcome.undecided), int(jf.Outcome.finite_stationary_point)
     out: dict[str, Any] = {"cell": cell, "instances": count, "outcomes": outcomes(codes)}

@@ -32,8 +32,6 @@ def test_every_script_is_there_and_takes_its_arguments(suite: Any) -> None:
     for script in suite.SCRIPTS:
         path = FOLDER / script.file if script.file.endswith(".py") else ROOT / f"{script.file.replace('.', '/')}.py"
         text = path.read_text(encoding="utf-8")
-        if script.file.endswith("_peers.py"):
-            text += (FOLDER / "_peers.py").read_text(encoding="utf-8")
         options = re.findall(r"--(\w+)", f"{script.quick} {script.full}")
         given = "".join(re.findall(r"(?:settings|begun)\(.*?\)\n", text, re.S))
         assert all(f" {option}=" in given for option in options), script.file
@@ -72,7 +70,7 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     # The real page, of the folder that this run wrote.
-    for name in ("page.py", "page.toml", "_forms.py"):
+    for name in ("page.py", "page.toml"):
         (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
@@ -101,9 +99,9 @@ def test_an_accelerator_has_to_be_there(suite: Any, monkeypatch: pytest.MonkeyPa
 def test_a_record_keeps_what_is_not_measured_again(suite: Any, tmp_path: Path) -> None:
     common, out = importlib.import_module("_common"), tmp_path / "some.json"
     for rows in ([{"case": "a", "s": 1.0}, {"case": "b", "s": float("inf")}], [{"case": "a", "s": 2.0}]):
-        record = common.Record(out, same=("case",), scale=0.5)
+        record = common.Record(out, same=("case",))
         for row in rows:
-            record.add(row)
+            record.add(row, scale=0.5)
     content = json.loads(out.read_text(encoding="utf-8"))
     assert content["rows"] == [{"case": "b", "s": None}, {"case": "a", "s": 2.0}]
     assert content["scale"] == 0.5 and content["environment"]["versions"]["jax"]
