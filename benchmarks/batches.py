@@ -114,11 +114,15 @@ def _risk(data: Any, loss: Any = "logistic") -> Any:
     return jf.EmpiricalRisk(data, loss)
 
 
-def _tokens(make: Callable[[Any, Any], Any], answer: Callable[[Any, Any], Answer] = _found) -> Case:
+def _drawn(key: Any) -> Any:
+    return jf.data.random_tokens(key, N, T, D)
+
+
+def _tokens(make: Callable[[Any, Any], Any], answer: Any = _found, drawn: Callable[[Any], Any] = _drawn) -> Case:
     """What is asked, `find_limit` by default, of an attention model that `make(key, data)` starts."""
 
     def draw(key: Any) -> tuple[Any, Any]:
-        data, _ = jf.data.random_tokens(key, N, T, D)
+        data, _ = drawn(key)
         return data, make(jax.random.fold_in(key, 1), data)
 
     return Case(draw, flawed_tokens, answer)
@@ -146,26 +150,17 @@ def _own() -> Case:
 
     def answer(data: Any, model: Any) -> Answer:
         found = jf.find_limit(_risk(data), model, throw=False, max_steps=4_000)
-        decided = found.kind != "none"
         unit = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(found.flow_direction)])
         point = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(eqx.filter(found.end, eqx.is_array))])
         numbers = jnp.where(found.kind == "point", point, unit)
-        return Answer(jnp.stack([found.outcome.value, found.kind.value]), numbers, decided)
+        return Answer(jnp.stack([found.outcome.value, found.kind.value]), numbers, found.kind != "none")
 
     return Case(draw, flawed_inputs, answer)
 
 
-def _sequences() -> Case:
-    def draw(key: Any) -> tuple[Any, Any]:
-        data, _ = random_sequences(key, 2, 3, D, causal=True)
-        return data, jf.models.CombinedAttention.init(jax.random.fold_in(key, 1), data, jnp.ones(D))
-
-    return Case(draw, flawed_tokens, _found)
-
-
 def _layers() -> Case:
     def draw(key: Any) -> tuple[Any, Any]:
-        data, head = jf.data.random_tokens(key, N, T, D)
+        data, head = _drawn(key)
         return data, MultiHeadAttention.init(jax.random.fold_in(key, 1), data, [jnp.ones(D), head])
 
     def answer(data: Any, model: Any) -> Answer:
@@ -213,7 +208,9 @@ CASES: dict[str, Case] = {
     "diagonal attention": _tokens(_attention(jf.models.DiagonalAttention)),
     "ReLU head": _tokens(_attention(jf.models.CombinedAttention, jf.models.MLPHead(np.eye(D) + 0.1))),
     "concave head": _tokens(_attention(jf.models.CombinedAttention, jf.models.ConcaveHead(jnp.ones(D), 0.3))),
-    "sequences": _sequences(),
+    "sequences": _tokens(
+        _attention(jf.models.CombinedAttention), drawn=lambda key: random_sequences(key, 2, 3, D, causal=True)
+    ),
     "layers in parallel": _layers(),
     "diagonal network, 2 layers": _linear(_network(jf.models.DiagonalLinearNetwork)),
     "diagonal network, 3 layers": _linear(_network(jf.models.DiagonalLinearNetwork, depth=3)),

@@ -46,10 +46,8 @@ def minima(count: int) -> dict[str, Any]:
         limit: Any = jf.find_limit(risk, Linear(jnp.zeros(3)), throw=False)
         found.append(int(limit.outcome.value))
         said = Separability(int(limit.details.linear.separability.value)).name
-        point = limit.kind.value == jf.limits.LimitKind.point
-        direction = limit.kind.value == jf.limits.LimitKind.direction
-        overlaps = kind == "overlapping"
-        wrong += said not in (kind, "unknown") or bool(point and not overlaps) or bool(direction and overlaps)
+        other = "direction" if kind == "overlapping" else "point"
+        wrong += said not in (kind, "unknown") or bool(limit.kind == other)
     return {
         "case": "linear model",
         "reference": "linear program",

@@ -86,9 +86,9 @@ def case(d: int, C: int, kind: str, count: int) -> dict[str, Any]:
             right = minimum(rows, ~growing, np.zeros(C * d) if grows else np.ravel(W))
             point = np.ravel((limit.linear.component if grows else limit.end).module.weight)
             off.append(np.linalg.norm(point - right) / max(np.linalg.norm(right), 1.0))
-    row = {"d": d, "classes": C, "kind": kind, "instances": count, "first_seconds": first.wall}
-    row |= {"outcomes": outcomes([limit.outcome for limit in limits])}
-    return row | {"direction": spread(far), "point": spread(off)}
+    known = {"d": d, "classes": C, "kind": kind, "instances": count, "first_seconds": first.wall}
+    ended = outcomes([limit.outcome for limit in limits])
+    return known | {"outcomes": ended, "direction": spread(far), "point": spread(off)}
 
 
 def digits() -> dict[str, Any]:
@@ -97,8 +97,8 @@ def digits() -> dict[str, Any]:
     risk = jf.EmpiricalRisk((jnp.asarray(found.data / 16.0), jnp.asarray(found.target)), "cross_entropy")
     model = eqx.nn.Linear(64, 10, use_bias=False, key=jax.random.key(0))
     limit, first = clocked(lambda: jf.find_limit(risk, model))
-    row = {"d": 64, "classes": 10, "kind": "digits", "instances": 1, "first_seconds": first.wall}
-    return row | {"outcomes": outcomes([limit.outcome]), "excess": float(limit.excess)}
+    known = {"d": 64, "classes": 10, "kind": "digits", "instances": 1, "first_seconds": first.wall}
+    return known | {"outcomes": outcomes([limit.outcome]), "excess": float(limit.excess)}
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ def case(count: int, d: int, p: float) -> dict[str, Any]:
         found = jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p)))
         return float(found.certificate.primal_value), np.asarray(found.primal)
 
-    known = {"p": p, "d": d}
-    return held(known, Linear(jnp.zeros(d)), p, inputs, labels, lambda w: np.linalg.norm(w, p), optimum)
+    return held({"p": p, "d": d}, Linear(jnp.zeros(d)), p, inputs, labels, lambda w: np.linalg.norm(w, p), optimum)
 
 
 def matrices(count: int, p: float) -> dict[str, Any]:

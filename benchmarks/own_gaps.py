@@ -11,7 +11,6 @@ import numpy as np
 from _common import begun, outcomes, spread
 
 import jaxflow as jf
-from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
 # Model, size, and the gap that the flow is asked for. (Some flows of attention end at finite stationary points and
 # have no direction: `outcomes` counts them.)
@@ -23,14 +22,15 @@ CASES: list[tuple[str, tuple[int, ...], float]] = [
     ("convolutional", (5, 8), 1e-8),
     ("(K, Q)", (6, 8, 10), 1e-8),
 ]
-ATTENTION = {"diagonal attention": jf.models.DiagonalAttention, "(K, Q)": jf.models.FactoredAttention}
-NETWORKS: dict[str, Any] = {
-    "diagonal": DiagonalLinearNetwork,
-    "fully connected": DeepLinearNetwork,
-    "convolutional": LinearConvolutionalNetwork,
+KINDS: dict[str, Any] = {
+    "diagonal attention": jf.models.DiagonalAttention,
+    "diagonal": jf.models.DiagonalLinearNetwork,
+    "fully connected": jf.models.DeepLinearNetwork,
+    "convolutional": jf.models.LinearConvolutionalNetwork,
+    "(K, Q)": jf.models.FactoredAttention,
 }
-# ρ at which exponents stop to grow. Margins of diagonal attention are a hundredth of ρ^2 here, and exponents of 1e12
-# are what the floor of the certificate, a few over the exponents, is asked to be below.
+# Of attention. ρ at which exponents stop to grow: margins of diagonal attention are a hundredth of ρ^2 here, and
+# exponents of 1e12 are what the floor of the certificate, a few over the exponents, is asked to be below.
 METHODS = {"diagonal attention": jf.Staged(cap=1e7), "(K, Q)": jf.Staged()}
 ALPHA = 0.5
 
@@ -38,13 +38,13 @@ ALPHA = 0.5
 def instance(key: jax.Array, name: str, size: tuple[int, ...]) -> tuple[Any, Any]:
     """Data and a start: attention as published; normal inputs with random labels, and layers of size α."""
     data_key, start_key = jax.random.split(key)
-    if name in ATTENTION:
+    if name in METHODS:
         data, head = jf.data.random_tokens(data_key, *size)
-        return jf.EmpiricalRisk(data, "logistic"), ATTENTION[name].init(start_key, data, head)
+        return jf.EmpiricalRisk(data, "logistic"), KINDS[name].init(start_key, data, head)
     input_key, label_key = jax.random.split(data_key)
     labels = jax.random.rademacher(label_key, size[:1]).astype(float)
     data = jf.data.LinearData(jax.random.normal(input_key, size), labels)
-    model = NETWORKS[name].init(start_key, data, alpha=ALPHA)
+    model = KINDS[name].init(start_key, data, alpha=ALPHA)
     return jf.EmpiricalRisk(data, "exponential", reduction="sum"), model
 
 
@@ -69,7 +69,7 @@ def row(name: str, size: tuple[int, ...], gap: float, count: int) -> dict[str, A
 
 
 if __name__ == "__main__":
-    asked, record = begun(__doc__, "own_gaps", count=100, only=(*NETWORKS, *ATTENTION))
+    asked, record = begun(__doc__, "own_gaps", count=100, only=tuple(KINDS))
     for name, size, gap in CASES:
         if name in asked.only:
             record.add(row(name, size, gap, asked.count))

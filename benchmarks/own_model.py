@@ -30,18 +30,16 @@ def row(d: int, count: int, seed: int) -> dict[str, Any]:
     find = eqx.filter_jit(lambda key: jf.find_limit(*instance(key, d)))
     found = [find(jax.random.fold_in(jax.random.key(seed), i)) for i in range(count)]
     residuals = np.array([float(limit.kkt_residual) for limit in found])
-    names = [str(limit.outcome) for limit in found]
     return {
         "d": d,
         "seed": seed,
-        "outcomes": counts(names),
+        "outcomes": counts([str(limit.outcome) for limit in found]),
         "residual <= 1e-6": int(np.sum(residuals <= 1e-6)),
         "largest residual": float(residuals.max()),
         "sliding kinks": spread([int(limit.kkt.sliding.sum()) for limit in found]),
         "turned": spread([float(limit.turned) for limit in found]),
         "path error": spread([float(limit.path_error) for limit in found]),
         "exact steps": spread([int(limit.trajectory.stats["num_steps"]) for limit in found]),
-        "others": {i: str(found[i]) for i, name in enumerate(names) if name != "kkt_point"},
     }
 
 

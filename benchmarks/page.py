@@ -5,14 +5,12 @@ page.toml, which calls the forms, rows and facts of this file by their names.
 """
 
 import json
-import os
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", HERE / "results"))
 Row = dict[str, Any]
 
 
@@ -34,11 +32,6 @@ def power(number: float) -> str:
 def ended(outcomes: dict[str, int]) -> str:
     """`73 globally optimal, 27 locally optimal`."""
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in outcomes.items())
-
-
-def milliseconds(number: float) -> str:
-    """Three digits of thousandths, without a unit."""
-    return rounded(1e3 * number)
 
 
 def sizes(numbers: list[int]) -> str:
@@ -90,7 +83,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "failed": failed,
     "grown": grown,
     "length": lambda found: str(len(found)),
-    "ms": milliseconds,
+    "ms": lambda number: rounded(1e3 * number),
     "one_undecided": one_undecided,
     "others": others,
     "over_the_others": lambda row: rounded(row["seconds"] / row["seconds_old"]),
@@ -136,7 +129,7 @@ def far_flows(found: Row) -> Iterable[Row]:
             "method": method,
             "answered": f"{sum(row['answered'] for row in some)} of {sum(row['instances'] for row in some)}",
             "error": max((row["error"]["median"] for row in some if row["error"]["median"] is not None), default=None),
-            "times": f"{milliseconds(min(times))} to {milliseconds(max(times))}",
+            "times": " to ".join(rounded(1e3 * seconds) for seconds in (min(times), max(times))),
             "why": ", ".join(dict.fromkeys(why for row in some for why in row["failures"])),
         }
 
@@ -202,10 +195,10 @@ def markdown(columns: dict[str, str], rows: Iterable[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section(table: dict[str, Any]) -> str:
+def section(table: dict[str, Any], results: Path) -> str:
     """A table with its title, its text, and the script that wrote its record."""
     record, text = table["record"], table["text"]
-    script, path = table.get("script", f"benchmarks/{record}.py"), RESULTS / f"{record}.json"
+    script, path = table.get("script", f"benchmarks/{record}.py"), results / f"{record}.json"
     title = [f"## {table['title']}"] if "title" in table else []
     if not path.exists():
         return "\n\n".join([*title, text, f"*`{script}`*: **not measured yet**."])
@@ -218,6 +211,12 @@ def section(table: dict[str, Any]) -> str:
     return "\n\n".join([*title, text.format_map(facts), markdown(table["columns"], rows), source])
 
 
-if __name__ == "__main__":
+def written(results: Path) -> str:
+    """The page of a folder of records."""
     page = tomllib.loads((HERE / "page.toml").read_text(encoding="utf-8"))
-    print("\n\n".join([page["head"].strip(), *map(section, page["table"]), page["tail"].strip()]))
+    sections = [section(table, results) for table in page["table"]]
+    return "\n\n".join([page["head"].strip(), *sections, page["tail"].strip()]) + "\n"
+
+
+if __name__ == "__main__":
+    print(written(HERE / "results"), end="")

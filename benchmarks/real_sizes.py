@@ -62,7 +62,8 @@ def case(weights: int, classes: int, data: int, activation: str, steps: int, gap
 
 
 if __name__ == "__main__":
-    sizes: dict[str, Any] = {"weights": (5005, 50050), "classes": (2, 10), "data": (100,), "activation": ("relu",)}
-    asked, record = begun(__doc__, "real_sizes", same=tuple(sizes), **sizes, steps=400, gap=1e-4)
+    more: dict[str, Any] = {"data": (100,), "activation": ("relu",), "gap": 1e-4}
+    same = ("weights", "classes", "data", "activation")
+    asked, record = begun(__doc__, "real_sizes", same, weights=(5005, 50050), classes=(2, 10), steps=400, **more)
     for activation, data, classes, weights in product(asked.activation, asked.data, asked.classes, asked.weights):
         record.add(case(weights, classes, data, activation, asked.steps, asked.gap))

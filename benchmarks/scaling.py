@@ -10,6 +10,7 @@ can count as well as an accelerator.
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -47,8 +48,6 @@ SEED = 7
 
 def peak() -> float:
     """MiB that this process held at most."""
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -69,9 +69,6 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     }
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    # The real page, of the folder that this run wrote.
-    for name in ("page.py", "page.toml"):
-        (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
     out = tmp_path / "out"
