@@ -62,9 +62,9 @@ class Record:
     With `same` (names of fields) the file's own rows stay, but for those that equal a new one in these fields.
     """
 
-    def __init__(self, out: Path, same: tuple[str, ...] = ()) -> None:
+    def __init__(self, out: Path, same: tuple[str, ...] = (), **more: Any) -> None:
         self.out, self.same = out, same
-        self.content: Row = {"environment": environment(), "rows": []}
+        self.content: Row = {"environment": environment(), **more, "rows": []}
         if same and out.exists():
             self.content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
 

@@ -96,9 +96,9 @@ def test_an_accelerator_has_to_be_there(suite: Any, monkeypatch: pytest.MonkeyPa
 def test_a_record_keeps_what_is_not_measured_again(suite: Any, tmp_path: Path) -> None:
     common, out = importlib.import_module("_common"), tmp_path / "some.json"
     for rows in ([{"case": "a", "s": 1.0}, {"case": "b", "s": float("inf")}], [{"case": "a", "s": 2.0}]):
-        record = common.Record(out, same=("case",))
+        record = common.Record(out, same=("case",), scale=0.5)
         for row in rows:
-            record.add(row, scale=0.5)
+            record.add(row)
     content = json.loads(out.read_text(encoding="utf-8"))
     assert content["rows"] == [{"case": "b", "s": None}, {"case": "a", "s": 2.0}]
     assert content["scale"] == 0.5 and content["environment"]["versions"]["jax"]
