@@ -89,11 +89,11 @@ def begun(
     Beside peers: `scale` is the share of the instances and of the time to spend, `peers` a folder of packages.
     """
     asked = settings(doc, name, cached=cached, **defaults)
+    if "peers" in defaults and asked.peers is not None:
+        # Last on the path: what this environment has is used, and only what it lacks comes from there.
+        site.addsitedir(str(asked.peers))
     record = Record(asked.out, same)
     if "peers" in defaults:
-        if asked.peers is not None:
-            # Last on the path: what this environment has is used, and only what it lacks comes from there.
-            site.addsitedir(str(asked.peers))
         record.content["environment"]["peers"] = {peer: version_of(peer) for peer in PEERS}
         record.content["scale"] = asked.scale
     return asked, record
