@@ -1,15 +1,18 @@
 """What the benchmarks share: options, the record of a run with the place it ran at, timing, and instances."""
 
 import argparse
+import importlib
 import json
 import os
 import platform
+import site
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,12 +21,16 @@ import jaxflow as jf
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import token_scores
 
+Row = dict[str, Any]
+
 # Where results are read and written. A whole run (`suite.py`) has a folder of its own.
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).parent / "results"))
 PACKAGES = (
     *("jaxflow-bias", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax"),
     *("numpy", "cvxpy", "clarabel"),
 )
+# Peers, whose versions stand beside the numbers.
+PEERS = ("scipy", "osqp", "daqp", "qpax", "highspy", "torch", "torchode", "torchdiffeq")
 # Programs that are mapped over together: chunks small enough for the caches of one core; a chunk waits for its slowest.
 CHUNK = {"frobenius": 16, "nuclear": 16, "l1": 20}
 
@@ -36,7 +43,7 @@ def settings(doc: str | None, name: str, *, cached: bool = False, **defaults: An
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="the record, in JSON")
     for option, default in defaults.items():
-        how: dict[str, Any] = {"default": default, "help": f"default: {default}"}
+        how: Row = {"default": default, "help": f"default: {default}"}
         if isinstance(default, bool):
             how["action"] = "store_true"
         elif isinstance(default, tuple):
@@ -57,11 +64,11 @@ class Record:
 
     def __init__(self, out: Path, same: tuple[str, ...] = (), **more: Any) -> None:
         self.out, self.same = out, same
-        self.content: dict[str, Any] = {"environment": environment(), **more, "rows": []}
+        self.content: Row = {"environment": environment(), **more, "rows": []}
         if same and out.exists():
             self.content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
 
-    def add(self, *rows: dict[str, Any], **more: Any) -> None:
+    def add(self, *rows: Row, **more: Any) -> None:
         """Adds rows, and entries beside them, prints the rows and writes the file."""
         for row in rows:
             new = [row.get(name) for name in self.same]
@@ -74,7 +81,25 @@ class Record:
         write(self.out, self.content)
 
 
-def environment() -> dict[str, Any]:
+def begun(
+    doc: str | None, name: str, same: tuple[str, ...] = (), *, cached: bool = False, **defaults: Any
+) -> tuple[argparse.Namespace, Record]:
+    """The options of a script, and the record that it writes.
+
+    Beside peers: `scale` is the share of the instances and of the time to spend, `peers` a folder of packages.
+    """
+    asked = settings(doc, name, cached=cached, **defaults)
+    if "peers" in defaults and asked.peers is not None:
+        # Last on the path: what this environment has is used, and only what it lacks comes from there.
+        site.addsitedir(str(asked.peers))
+    record = Record(asked.out, same)
+    if "peers" in defaults:
+        record.content["environment"]["peers"] = {peer: version_of(peer) for peer in PEERS}
+        record.content["scale"] = asked.scale
+    return asked, record
+
+
+def environment() -> Row:
     """Versions and hardware, beside every number. The load tells of other work on the machine."""
     return {
         "versions": {name: version_of(name) for name in PACKAGES},
@@ -95,6 +120,25 @@ def version_of(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def missing(*modules: str) -> str | None:
+    """Why a peer cannot be run, or None. A library that is there but does not load is missing too."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            return f"{module}: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def one_thread() -> Any:
+    """PyTorch on one thread: the arrays are far too small for more, and it is faster so."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    return torch
 
 
 def _processor() -> str:
@@ -142,7 +186,7 @@ def outcomes(codes: Any) -> dict[str, int]:
     return counts([jf.Outcome(int(code)).name for code in codes])
 
 
-def spread(values: Any) -> dict[str, Any]:
+def spread(values: Any) -> Row:
     """Median, smallest and largest of the finite values, and how many those are."""
     values = np.asarray(values, dtype=float)
     some = values[np.isfinite(values)]
@@ -151,7 +195,7 @@ def spread(values: Any) -> dict[str, Any]:
     return {"median": float(np.median(some)), "min": float(some.min()), "max": float(some.max()), "count": len(some)}
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: Row) -> None:
     """Writes JSON; numbers that are not finite become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -166,7 +210,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def factors_of(cell: str) -> dict[str, Any]:
+def factors_of(cell: str) -> Row:
     """Factors of `TokenSelection`, of `W:5,5,4`: what is trained, n, T, d."""
     name, sizes = cell.split(":")[:2]
     return dict(zip("nTd", map(int, sizes.split(",")), strict=True)) | {"parametrization": name}
@@ -180,6 +224,25 @@ def programs(seed: int, count: int, n: int, T: int, d: int) -> tuple[jf.data.Tok
         return data, jf.data.optimal_tokens(token_scores(data, head), data.visible)
 
     return jax.vmap(one)(jax.random.split(jax.random.key(seed), count))
+
+
+class Linear(eqx.Module):
+    """The model that a caller writes in three lines, of vectors (with one output or one for each class) or matrices."""
+
+    w: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.w @ x if x.ndim == 1 else jnp.sum(self.w * x)
+
+
+class TwoLayers(eqx.Module):
+    """A ReLU network that the library knows nothing of; both layers are trained."""
+
+    W: jax.Array
+    a: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ jax.nn.relu(self.W @ x)
 
 
 def batch_solver(norm: Any) -> Callable:

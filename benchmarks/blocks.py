@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from _common import Record, clocked, factors_of, outcomes, settings
+from _common import begun, clocked, factors_of, outcomes
 
-import jaxflow as jf
 from jaxflow.study import TokenSelection
 
 CELLS = tuple(f"{name}:{sizes}" for name in ("W", "KQ") for sizes in ("5,5,4", "5,5,2", "10,6,3"))
@@ -35,35 +34,25 @@ def many(cell: str, instances: int, size: int, seed: int) -> dict[str, Any]:
     """All outcomes of so many instances in blocks of `size`, and the seconds after the first block, which compiles."""
     run, root = TokenSelection().block_function(factors_of(cell), size), jax.random.key(seed)
     _, first = clocked(lambda: run(jax.random.split(jax.random.fold_in(root, 0), size)))
-    ended, gaps, seconds = Counter(), [0.0], 0.0
+    ended, seconds = Counter(), 0.0
     for start in range(0, instances, size):
         keys = jax.random.split(jax.random.fold_in(root, 1 + start // size), size)
         found, spent = clocked(lambda keys=keys: run(keys))
-        wanted = min(size, instances - start)
-        ended.update(jf.Outcome(int(code)).name for code in found["outcome"][:wanted])
-        gap = np.asarray(found["program_gap"])[:wanted]
-        gaps.append(float(gap[np.isfinite(gap)].max(initial=0.0)))
+        ended.update(outcomes(found["outcome"][: instances - start]))
         seconds += spent.wall
     return {
         "instances": instances,
-        "block": size,
         "first_block_s": first.wall,
         "seconds": seconds,
         "a_second": instances / seconds,
-        "largest_program_gap": max(gaps),
         "outcomes": dict(ended),
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "blocks", count=1024, only=CELLS)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "blocks", count=1024, only=CELLS)
     for cell in asked.only:
         new = row(cell, asked.count)
         name = f"{cell.split(':')[0]}:5,5,4"
         base = next((old for old in record.content["rows"] if old["cell"] == name), new)
         record.add(new | {"over_554": new["other_s"] / base["other_s"]})
-
-
-if __name__ == "__main__":
-    main()

@@ -39,9 +39,10 @@ def identity(path: str, row: dict[str, Any]) -> str:
     return f"{path} {json.dumps(fields, sort_keys=True)}"
 
 
-def measured(content: Any) -> dict[str, float]:
-    """The ratios of a record by what they are of."""
+def measured(record: Path) -> dict[str, float]:
+    """The ratios of a record by what they are of; none of a file that is not there."""
     found = {}
+    content = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     for path, row in rows(content):
         for name in RATIOS:
             if isinstance(row.get(name), int | float):
@@ -52,23 +53,14 @@ def measured(content: Any) -> dict[str, float]:
     return found
 
 
-def files(old: Path, new: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Pairs of records; a file that the new folder lacks has an empty one."""
+def regressions(old: Path, new: Path, factor: float) -> list[str]:
+    """A line for each ratio that fell by more than `factor`, or is gone, also with its whole file."""
     if old.is_dir() != new.is_dir():
         raise ValueError("OLD and NEW: expected two files or two folders")
-    names = sorted(path.name for path in old.glob("*.json")) if old.is_dir() else [""]
-    for name in names:
-        after = new / name if name else new
-        content = json.loads(after.read_text(encoding="utf-8")) if after.exists() else {}
-        yield name, json.loads((old / name if name else old).read_text(encoding="utf-8")), content
-
-
-def regressions(old: Path, new: Path, factor: float) -> list[str]:
-    """A line for each ratio that fell by more than `factor`, or is gone."""
     found = []
-    for name, before, after in files(old, new):
-        later = measured(after)
-        for key, value in measured(before).items():
+    for name in sorted(path.name for path in old.glob("*.json")) if old.is_dir() else [""]:
+        before, later = (measured(path / name if name else path) for path in (old, new))
+        for key, value in before.items():
             if key not in later:
                 found.append(f"{name}{key}: {value:.3g} before, not measured now")
             elif later[key] * factor < value:

@@ -15,7 +15,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, clocked, factors_of, settings
+from _common import begun, clocked, factors_of
 
 import jaxflow as jf
 from jaxflow._core import linalg
@@ -61,35 +61,31 @@ def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
     """Outcomes, steps and second looks of a cell."""
     experiment, factors = TokenSelection(), factors_of(cell)
     setup = jax.jit(lambda key: experiment.setup(key, **factors))
-    ended, looks, steps, seconds, open_steps = Counter(), Counter(), [], [], []
+    looks, steps, seconds, undecided, worst = Counter(), [], [], 0, 0
     for i in range(count):
         risk, model = setup(jax.random.key(90_000 + i))
         limit, spent = clocked(jf.find_limit, risk, model, throw=False)
         seconds.append(spent.wall)
-        taken = int(limit.trajectory.stats["num_steps"])
-        (open_steps if limit.outcome == jf.Outcome.undecided else steps).append(taken)
-        ended[jf.Outcome(int(limit.outcome)).name] += 1
-        if i < confirm and limit.outcome != jf.Outcome.undecided:
+        steps.append(int(limit.trajectory.stats["num_steps"]))
+        if limit.outcome == jf.Outcome.undecided:
+            undecided += 1
+            continue
+        worst = max(worst, steps[-1])
+        if i < confirm:
             found = agrees(limit, second_look(risk, model, jnp.asarray(SOON)))
             looks[agrees(limit, second_look(risk, model, jnp.asarray(LATE))) if found == "against" else found] += 1
     return {
         "cell": cell,
         "instances": count,
-        "outcomes": dict(ended),
-        "undecided": ended["undecided"],
-        "median_steps": float(np.median(steps + open_steps)),
-        "worst_decided_steps": max(steps, default=0),
+        "undecided": undecided,
+        "median_steps": float(np.median(steps)),
+        "worst_decided_steps": worst,
         "milliseconds": 1e3 * float(np.median(seconds)),
         **{word: looks[word] for word in ("confirmed", "open", "against")},
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "crowded", count=200, confirm=60, only=CELLS)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "crowded", count=200, confirm=60, only=CELLS)
     for cell in asked.only:
         record.add(row(cell, asked.count, asked.confirm))
-
-
-if __name__ == "__main__":
-    main()

@@ -129,27 +129,23 @@ def singular(x: Vector) -> tuple[Vector, Vector, Vector]:
     return left, np.diag(left.T @ x @ right), right
 
 
-def minimum(loss: str) -> Callable[..., Vector | None]:
+def minimum(x: Vector, y: Vector, _: Vector, found: Vector, loss: str) -> Vector | None:
     """The minimum of a loss of margins over the span of the data, added to the part of the start outside of it."""
+    rows = y[:, None] * x
 
-    def of(x: Vector, y: Vector, _: Vector, found: Vector) -> Vector | None:
-        rows = y[:, None] * x
+    def step(w: Vector) -> tuple[Vector, Vector]:
+        push = np.exp(-(rows @ w))
+        push = push / (1 + push) if loss == "logistic" else push
+        curve = push * (1 - push) if loss == "logistic" else push
+        return -(rows.T @ push), (rows.T * curve) @ rows
 
-        def step(w: Vector) -> tuple[Vector, Vector]:
-            push = np.exp(-(rows @ w))
-            push = push / (1 + push) if loss == "logistic" else push
-            curve = push * (1 - push) if loss == "logistic" else push
-            return -(rows.T @ push), (rows.T * curve) @ rows
-
-        return newton(found, step)
-
-    return of
+    return newton(found, step)
 
 
 def component(x: Vector, y: Vector, _: Vector, found: Vector) -> Vector | None:
     """The minimum of the data in the plane alone, in that plane."""
     flat = x[:, 2] == 0
-    inside = minimum("logistic")(x[flat][:, :2], y[flat], _, found[:2])
+    inside = minimum(x[flat][:, :2], y[flat], _, found[:2], "logistic")
     return None if inside is None else np.append(inside, np.longdouble(0))
 
 

@@ -5,9 +5,7 @@ cache, `warm` the one that a cold run left. With `--clone` the commands that beg
 clone of HEAD.
 """
 
-import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,35 +13,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import Record, settings
+from _common import begun
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = Path(sys.executable).parent / "jaxflow"
 
-# The quickstart of the README, with a clock beside it, and the size of its program, which no load of the machine
-# changes.
+# The quickstart of the README, with a clock beside it.
 QUICKSTART = """
-import json, time
+import time
 start = time.perf_counter()
-import equinox as eqx, jax, jaxflow as jf
+import jax, jaxflow as jf
 jax.config.update("jax_enable_x64", True)
 jf.compilation_cache()
-imported = time.perf_counter() - start
 data, head = jf.data.random_tokens(jax.random.key(0), n=6, T=8, d=10)
 model = jf.models.MODEL.init(jax.random.key(1), data, head)
 risk = jf.EmpiricalRisk(data, "logistic")
-sentence = str(jf.find_limit(risk, model))
-found = {"sentence": sentence, "import": imported, "quickstart": time.perf_counter() - start}
-if "LINES":
-    find = eqx.filter_jit(lambda risk, model: jf.find_limit(risk, model, throw=False))
-    found["lines"] = len(find.lower(risk, model).as_text().splitlines())
-print(json.dumps(found))
+print(jf.find_limit(risk, model))
+print(time.perf_counter() - start)
 """
 MODELS = {"W": "CombinedAttention", "K Q^T": "FactoredAttention"}
 
 
-def process(command: list[str], cache: Path | None, folder: Path | None = None) -> tuple[str, float, float]:
-    """Standard output, seconds from start to end, and seconds of processor time of a command."""
+def process(command: list[str], cache: Path | None, folder: Path | None = None) -> tuple[str, dict[str, float]]:
+    """Standard output of a command, its seconds from start to end, and its seconds of processor time."""
     # Python keeps its bytecode, as it does unless an image says otherwise.
     names = ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if name not in names}
@@ -54,7 +46,7 @@ def process(command: list[str], cache: Path | None, folder: Path | None = None) 
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:2])} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     used = after.children_user + after.children_system - before.children_user - before.children_system
-    return done.stdout, seconds, used
+    return done.stdout, {"seconds": seconds, "processor": used}
 
 
 def quickstart(parametrisation: str, repeats: int) -> list[dict[str, Any]]:
@@ -64,20 +56,16 @@ def quickstart(parametrisation: str, repeats: int) -> list[dict[str, Any]]:
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             for kind in ("cold", "warm"):
-                output, seconds, used = process([sys.executable, "-c", program.replace("LINES", "")], Path(folder))
-                found = json.loads(output.splitlines()[-1])
-                row = {"what": f"quickstart, {parametrisation}", "cache": kind, "seconds": found["quickstart"]}
-                rows.append(row | {"process": seconds, "processor": used, "import": found["import"]})
-    best = [min((r for r in rows if r["cache"] == kind), key=lambda r: r["seconds"]) for kind in ("cold", "warm")]
-    lines = json.loads(process([sys.executable, "-c", program], None)[0].splitlines()[-1])["lines"]
-    return [row | {"lines": lines} for row in best]
+                output, times = process([sys.executable, "-c", program], Path(folder))
+                seconds = float(output.splitlines()[-1])
+                rows.append({"what": f"quickstart, {parametrisation}", "cache": kind, **times, "seconds": seconds})
+    return [min((r for r in rows if r["cache"] == kind), key=lambda r: r["seconds"]) for kind in ("cold", "warm")]
 
 
 def help_page(repeats: int) -> dict[str, Any]:
     """`jaxflow --help`."""
-    runs = [process([str(COMMAND), "--help"], None) for _ in range(repeats + 1)]
-    _, seconds, used = min(runs, key=lambda run: run[1])
-    return {"what": "jaxflow --help", "cache": "-", "seconds": seconds, "processor": used}
+    runs = [process([str(COMMAND), "--help"], None)[1] for _ in range(repeats + 1)]
+    return {"what": "jaxflow --help", "cache": "-", **min(runs, key=lambda times: times["seconds"])}
 
 
 def from_a_clone() -> list[dict[str, Any]]:
@@ -87,24 +75,16 @@ def from_a_clone() -> list[dict[str, Any]]:
         clone = Path(folder) / "clone"
         process(["git", "clone", "--quiet", str(ROOT), str(clone)], None)
         for target, cache in (("demo", "cold"), ("test", "cold"), ("test", "warm")):
-            output, seconds, used = process(["make", target], None, clone)
-            row = {"what": f"make {target} in a clone", "cache": cache, "seconds": seconds, "processor": used}
-            counted = re.findall(r"\d+ passed.*", output)
-            rows.append(row | ({"tests": counted[-1].strip("= ")} if counted else {}))
+            _, times = process(["make", target], None, clone)
+            rows.append({"what": f"make {target} in a clone", "cache": cache, **times})
     return rows
 
 
-def main() -> None:
-    asked = settings(__doc__, "latency", repeats=3, clone=False)
-    commit = process(["git", "rev-parse", "--short", "HEAD"], None, ROOT)[0].strip()
-    # What is not run this time stays as it was measured before.
-    record = Record(asked.out, same=("what", "cache"))
-    rows = [help_page(asked.repeats)]
-    for parametrisation in MODELS:
-        rows += quickstart(parametrisation, asked.repeats)
-    for row in [*rows, *(from_a_clone() if asked.clone else [])]:
-        record.add(row | {"commit": commit})
-
-
 if __name__ == "__main__":
-    main()
+    # What is not run this time stays as it was measured before.
+    asked, record = begun(__doc__, "latency", same=("what", "cache"), repeats=3, clone=False)
+    record.add(help_page(asked.repeats))
+    for parametrisation in MODELS:
+        record.add(*quickstart(parametrisation, asked.repeats))
+    if asked.clone:
+        record.add(*from_a_clone())

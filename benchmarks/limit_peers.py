@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import plain_attention as plain
-from _common import Seconds, best, clocked, counts, outcomes, spread
-from _peers import begun, missing, one_thread
+import plain_flows as plain
+from _common import Row, begun, best, clocked, missing, one_thread, spread
 
 import jaxflow as jf
 from jaxflow.limits import flow_certificate
@@ -39,7 +38,7 @@ def published(some: plain.Instances) -> np.ndarray:
     """Ends of the published protocol: normalised steps of 0.1, K and Q each by its own norm, as its authors run it."""
     torch, tiny = one_thread(), 2.0**-52
     ends = []
-    for tokens, queries, labels, head, start in zip(*some, strict=True):
+    for tokens, queries, labels, head, start in zip(*some.arrays, some.starts, strict=True):
         X, Z, y, v = (torch.from_numpy(part.copy()) for part in (tokens, queries, labels, head))
         d = X.shape[-1]
         shape = (1, d, d) if start.size == d * d else (2, d, d)
@@ -66,7 +65,7 @@ def descended(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
     def one(start: Any, *data: Any) -> Any:
         def step(_: Any, carry: Any) -> Any:
             flat, memory = carry
-            updates, memory = optimizer.update(jax.grad(plain.jax_loss)(flat, *data), memory, flat)
+            updates, memory = optimizer.update(jax.grad(plain.attention_loss)(flat, *data), memory, flat)
             return optax.apply_updates(flat, updates), memory
 
         return jax.lax.fori_loop(0, STEPS, step, (start, optimizer.init(start)))[0]
@@ -74,7 +73,7 @@ def descended(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
     return jax.jit(jax.vmap(one))
 
 
-def judged(risk: Any, model: Any, ends: np.ndarray, norm: str) -> dict[str, Any]:
+def judged(risk: Any, model: Any, ends: np.ndarray, norm: str) -> Row:
     """Whether attention has settled at each end, and its duality gap by its own multipliers."""
 
     def one(risk: Any, model: Any, flat: Any) -> Any:
@@ -91,64 +90,52 @@ def judged(risk: Any, model: Any, ends: np.ndarray, norm: str) -> dict[str, Any]
     gaps, done = (np.asarray(part) for part in jax.jit(jax.vmap(one))(risk, model, jnp.asarray(ends)))
     # Where attention has not settled there is no selection, and no program whose gap would mean anything.
     gaps = np.where(done, gaps, np.inf)
-    return {
-        "own_gap": spread(gaps),
-        "certified": int(np.sum(gaps <= GAP)),
-        "outcomes": counts(np.where(done, "settled", "undecided")),
-    }
+    return {"own_gap": spread(gaps), "certified": int(np.sum(gaps <= GAP))}
 
 
-def row_of(method: str, cores: str, number: int, seconds: Seconds, compile_s: float | None) -> dict[str, Any]:
-    """The times of a method."""
-    return {
-        **{"method": method, "cores": cores, "instances": number, "compile_s": compile_s},
-        "ends_per_second": number / seconds.wall,
-        "ends_per_processor_second": number / seconds.processor,
-    }
-
-
-def ours(experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> dict[str, Any]:
+def ours(experiment: TokenSelection, factors: Row, keys: Any) -> Row:
     """A block of the study."""
     block = experiment.block_function(factors, len(keys))
-    _, first = clocked(lambda: block(keys))
+    jax.block_until_ready(block(keys))
     found, seconds = best(lambda: block(keys), 3, 20.0)
     certified = np.isin(found["outcome"], CERTIFIED)
-    row = row_of("jaxflow, a study's block", f"up to {experiment.parts}", len(keys), seconds, first.wall - seconds.wall)
-    return row | {
+    return {
+        "method": "jaxflow, a study's block",
+        "instances": len(keys),
         "own_gap": spread(np.asarray(found["flow_gap"])[certified]),
-        "excess": spread(np.asarray(found["excess"])[certified]),
         "certified": int(certified.sum()),
-        "outcomes": outcomes(found["outcome"]),
         "certified_per_second": float(certified.sum()) / seconds.wall,
-        "certified_per_processor_second": float(certified.sum()) / seconds.processor,
     }
 
 
-def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
+def case_rows(name: str, scale: float) -> list[Row]:
     """Ours, and every descent on the first instances of the same block."""
     experiment, factors = TokenSelection(), {**SIZE, "parametrization": name}
     keys = jax.random.split(jax.random.key(0), max(16, int(BLOCK * scale)))
     vmapped, alone = max(4, int(VMAPPED * scale)), max(1, int(ALONE * scale))
     risk, model = jax.jit(jax.vmap(lambda key: experiment.setup(key, **factors)))(keys[:vmapped])
-    some = plain.of(risk, model)
-    starts, data = jnp.asarray(some.starts), tuple(jnp.asarray(part) for part in some[:4])
+    some = plain.of_attention(risk, model)
+    starts, *data = (jnp.asarray(part) for part in (some.starts, *some.arrays))
 
-    def few(number: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[:number], (risk, model))
+    common = {"model": name, "n_T_d": list(SIZE.values())}
 
-    protocol = "PyTorch, published protocol"
-    absent = missing("torch")
-    runs = []
-    if absent is None:
-        runs.append(clocked(lambda: published(some.first(alone))))
-    table = [ours(experiment, factors, keys)]
-    if absent is None:
-        runs.append(clocked(lambda: published(some.first(alone))))
-        seconds = Seconds(*(min(times) for times in zip(*(run[1] for run in runs), strict=True)))
-        row = row_of(protocol, "1", alone, seconds, None)
-        table.append(row | judged(*few(alone), runs[0][0], NORMS[name]))
+    def peer(method: str, number: int, seconds: float, ends: np.ndarray, to_reach: float | None = None) -> Row:
+        few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))
+        rate = number / seconds
+        times = {"ends_per_second": rate, "ratio": mine["certified_per_second"] / rate, "ratio_to_reach": to_reach}
+        return common | {"method": method, "instances": number} | times | judged(*few, ends, NORMS[name])
+
+    # The published protocol before and after ours: the faster run counts.
+    absent, protocol = missing("torch"), "PyTorch, published protocol"
+    runs = [] if absent else [clocked(published, some.first(alone))]
+    mine = ours(experiment, factors, keys)
+    table = [common | mine]
+    if absent:
+        table.append(common | {"method": protocol, "not_installed": absent})
     else:
-        table.append({"method": protocol, "not_installed": absent})
+        runs.append(clocked(published, some.first(alone)))
+        seconds = min(spent.wall for _, spent in runs)
+        table.append(peer(protocol, alone, seconds, runs[0][0], TARGETS[name]))
     optimizers = {
         "vmap, normalised descent": optax.chain(optax.normalize_by_update_norm(eps=2.0**-52), optax.sgd(RATE)),
         "vmap, Optax SGD": optax.sgd(RATE),
@@ -156,26 +143,14 @@ def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
     }
     for method, optimizer in optimizers.items():
         run = descended(optimizer)
-        _, first = clocked(run, starts, *data)
-        ends, seconds = best(partial(run, starts, *data), 2)
-        row = row_of(method, "1", vmapped, seconds, first.wall - seconds.wall)
-        table.append(row | judged(risk, model, np.asarray(ends), NORMS[name]))
-    mine = table[0]
-    for row in table:
-        row |= {"model": name, "n_T_d": list(SIZE.values())}
-        if "ends_per_second" in row and row is not mine:
-            row["ratio"] = mine["certified_per_second"] / row["ends_per_second"]
-            row["processor_ratio"] = mine["certified_per_processor_second"] / row["ends_per_processor_second"]
-            row["ratio_to_reach"] = TARGETS[name] if row["method"] == protocol else None
+        jax.block_until_ready(run(starts, *data))
+        ends, spent = best(partial(run, starts, *data), 2)
+        table.append(peer(method, vmapped, spent.wall, np.asarray(ends)))
     return table
 
 
-def main() -> None:
-    asked, record = begun(__doc__, "limit_peers")
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "limit_peers", scale=1.0, peers=None, only="")
     for name in TARGETS:
         if asked.only in name:
             record.add(*case_rows(name, asked.scale))
-
-
-if __name__ == "__main__":
-    main()

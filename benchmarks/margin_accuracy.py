@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from _common import Record, batch_solver, clocked, programs, settings
+from _common import batch_solver, begun, programs
 
 from jaxflow.margin import ProgramResult
 
@@ -17,32 +17,19 @@ CASES += [("l1", size, 0.2) for size in SIZES] + [(norm, size, 0.2) for norm in 
 
 def row(norm: str, size: tuple[int, int, int], count: int) -> dict[str, Any]:
     """How the programs ended, and the largest gaps."""
-    run, given = batch_solver(norm), programs(0, count, *size)
-    solution, first = clocked(lambda: run(*given))
-    _, later = clocked(lambda: run(*given))
+    solution = batch_solver(norm)(*programs(0, count, *size))
     result = np.asarray(solution.result)
     gaps = np.abs(np.asarray(solution.certificate.duality_gap))
-    none = result == ProgramResult.infeasible.value
     return {
-        "benchmark": "certified gap",
         "norm": norm,
         "n_T_d": list(size),
         "instances": count,
         "results": {item.name: int((result == item.value).sum()) for item in ProgramResult if item.value},
         "largest_gap_of_optimal": float(gaps[result == ProgramResult.optimal.value].max(initial=0.0)),
-        "largest_farkas_residual": float(np.asarray(solution.certificate.farkas)[none].max(initial=0.0)),
-        "largest_iterations": int(solution.iterations.max()),
-        "first_run_s": first.wall,
-        "later_run_s": later.wall,
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "margin_accuracy", count=10_000)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "margin_accuracy", count=10_000)
     for norm, size, share in CASES:
         record.add(row(norm, size, max(1, int(share * asked.count))))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, outcomes, settings
+from _common import begun
 
 import jaxflow as jf
 
@@ -89,19 +89,14 @@ def variants(name: str, extra: int, count: int) -> Iterator[dict[str, Any]]:
             "other_outcomes": int(np.sum(ended != codes)),
             "other_tokens": int(np.sum(np.concatenate(chosen))),
             "difference": float(np.max(apart[decided], initial=0.0)),
-            "difference_of_undecided": float(np.max(apart[~decided], initial=0.0)),
-            "outcomes": outcomes(ended),
         }
 
 
-def main() -> None:
-    asked = settings(__doc__, "masked", cached=True, count=10, extra=EXTRA, only=tuple(MODELS))
-    record = Record(asked.out, same=("model", "extra", "hidden"))
+if __name__ == "__main__":
+    asked, record = begun(
+        __doc__, "masked", same=("model", "extra", "hidden"), cached=True, count=10, extra=EXTRA, only=tuple(MODELS)
+    )
     for name in asked.only:
         for extra in asked.extra:
             for row in variants(name, extra, asked.count):
                 record.add(row)
-
-
-if __name__ == "__main__":
-    main()

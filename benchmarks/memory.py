@@ -5,13 +5,12 @@ numbers. Linux gives a process 65,530 memory maps, and every compiled program ta
 and then ten times: maps, resident memory, programs compiled so far (or read from the cache on disk), and live arrays.
 """
 
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import jax
-from _common import Record, settings
+from _common import begun
 
 import jaxflow as jf
 
@@ -26,8 +25,8 @@ def call(shape: tuple[int, int, int], seed: int) -> None:
     jax.block_until_ready(jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False).outcome.value)
 
 
-def main() -> None:
-    asked = settings(__doc__, "memory", cached=True, calls=10_000, shapes=50)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "memory", cached=True, calls=10_000, shapes=50)
     jf.compilation_cache()
     compiled = [0]
 
@@ -38,7 +37,6 @@ def main() -> None:
     shapes = list(product(range(2, 7), range(3, 8), (3, 4)))[: asked.shapes]
     rounds = max(2, asked.calls // len(shapes))
     looked = {0, 1, *(round(rounds * k / 10) - 1 for k in range(1, 11))}
-    record, start = Record(asked.out, shapes=len(shapes)), time.perf_counter()
     for k in range(rounds):
         for i, shape in enumerate(shapes):
             call(shape, 1000 * k + i)
@@ -52,10 +50,6 @@ def main() -> None:
                 "resident_mb": next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024,
                 "programs": compiled[0],
                 "live_arrays": len(jax.live_arrays()),
-                "seconds": time.perf_counter() - start,
-            }
+            },
+            shapes=len(shapes),
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -5,20 +5,14 @@ solved, W first and (K, Q) after. A row for each device and parametrisation.
 """
 
 import jax
-from _common import Record, factors_of, settings
+from _common import begun, factors_of
 from blocks import many
 
 from jaxflow.study.shapes import device_shapes
 
-
-def main() -> None:
-    asked = settings(__doc__, "million", instances=1_000_000, factors=100_000)
-    record = Record(asked.out, same=("device", "parametrization"))
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "million", same=("device", "parametrization"), instances=1_000_000, factors=100_000)
     for name, instances in (("W", asked.instances), ("KQ", asked.factors)):
         cell = f"{name}:5,5,10"
         found = many(cell, instances, min(instances, device_shapes().block), seed=11)
         record.add({"device": jax.devices()[0].device_kind, **factors_of(cell), **found})
-
-
-if __name__ == "__main__":
-    main()

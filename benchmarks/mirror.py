@@ -11,31 +11,16 @@ Rows of `schatten`: inputs are normal matrices 4 x 5, and potentials those of si
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, clocked, outcomes, settings, spread
+from _common import Linear, begun, outcomes, spread
 from scipy.optimize import minimize
 
 import jaxflow as jf
 
 DATA, INPUTS, POWERS = 20, (10, 30), (1.2, 1.5, 3.0, 10.0)
 SHAPE, SCHATTEN = (4, 5), (1.5, 3.0)
-
-
-class Linear(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
 
 
 def instances(count: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,8 +37,7 @@ def case(count: int, d: int, p: float) -> dict[str, Any]:
         found = jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p)))
         return float(found.certificate.primal_value), np.asarray(found.primal)
 
-    known = {"p": p, "d": d}
-    return held(known, Linear(jnp.zeros(d)), p, inputs, labels, lambda w: np.linalg.norm(w, p), optimum)
+    return held({"p": p, "d": d}, Linear(jnp.zeros(d)), p, inputs, labels, lambda w: np.linalg.norm(w, p), optimum)
 
 
 def matrices(count: int, p: float) -> dict[str, Any]:
@@ -77,7 +61,7 @@ def matrices(count: int, p: float) -> dict[str, Any]:
         return size(w) / np.min(rows @ w), w
 
     known = {"p": p, "d": "{} x {}".format(*SHAPE), "norm": "schatten"}
-    model, own = Matrix(jnp.zeros(SHAPE)), jf.margin.Schatten(p)
+    model, own = Linear(jnp.zeros(SHAPE)), jf.margin.Schatten(p)
     return held(known, model, own, inputs.reshape(count, DATA, *SHAPE), labels, size, optimum)
 
 
@@ -92,7 +76,7 @@ def held(known: Any, model: Any, potential: Any, inputs: Any, labels: Any, size:
         direction = jax.tree.leaves(limit.flow_direction)[0].reshape(-1)
         return limit.outcome.value, direction, limit.trajectory.stats["num_steps"]
 
-    (codes, directions, steps), seconds = clocked(lambda: limits(inputs, labels))
+    codes, directions, steps = limits(inputs, labels)
     count, excess, apart = len(labels), [], []
     for at in np.flatnonzero(np.asarray(codes) == int(jf.Outcome.globally_optimal)):
         w, (value, theirs) = np.asarray(directions[at]), optimum(at)
@@ -105,19 +89,13 @@ def held(known: Any, model: Any, potential: Any, inputs: Any, labels: Any, size:
         "excess": spread(np.array(excess)),
         "apart": spread(np.array(apart)),
         "steps": spread(steps),
-        "seconds": seconds.wall / count,
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "mirror", count=200, powers=POWERS, schatten=SCHATTEN)
-    record = Record(asked.out, ("p", "d"))
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "mirror", same=("p", "d"), count=200, powers=POWERS, schatten=SCHATTEN)
     for p in asked.powers:
         for d in INPUTS:
             record.add(case(asked.count, d, p))
     for p in asked.schatten:
         record.add(matrices(asked.count, p))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,8 +18,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, clocked, outcomes, settings, spread
-from classes import svm
+from _common import begun, outcomes, spread
+from classes import find, svm
 from scipy.sparse.csgraph import connected_components
 
 import jaxflow as jf
@@ -132,7 +132,7 @@ def find_attention(words: jax.Array, following: jax.Array, embeddings: jax.Array
 def attention_case(kind: str, count: int) -> dict[str, Any]:
     rng = np.random.default_rng(("acyclic", "cyclic").index(kind) + 2)
     made = [attention_instance(rng, kind) for _ in range(count)]
-    limits, spent = clocked(lambda: [find_attention(*map(jnp.asarray, one)) for one in made])
+    limits = [find_attention(*map(jnp.asarray, one)) for one in made]
     far, off, same = [], [], 0
     for (words, following, embeddings, _), limit in zip(made, limits, strict=True):
         grow, stay, features, counts, lost = attention_rows(words, following, embeddings)
@@ -141,22 +141,15 @@ def attention_case(kind: str, count: int) -> dict[str, Any]:
         if len(stay):
             right = minimum(features, np.eye(WORDS)[following], counts, stay)
             off.append(np.linalg.norm(np.ravel(limit.linear.component.W) - right) / max(np.linalg.norm(right), 1.0))
-    row = {"kind": f"attention, {kind}", "instances": count, "seconds": spent.wall / count}
-    row |= {"outcomes": outcomes([limit.outcome for limit in limits]), "components": same}
+    ended = outcomes([limit.outcome for limit in limits])
+    row = {"kind": f"attention, {kind}", "instances": count, "outcomes": ended, "components": same}
     return row | {"direction": spread(far)} | ({"point": spread(off)} if off else {})
-
-
-@eqx.filter_jit
-def find(inputs: jax.Array, often: jax.Array, W: jax.Array) -> jf.Limit:
-    model = eqx.nn.Linear(W.shape[1], W.shape[0], use_bias=False, key=jax.random.key(0))
-    risk = jf.EmpiricalRisk((inputs, often), "cross_entropy")
-    return jf.find_limit(risk, eqx.tree_at(lambda m: m.weight, model, W))
 
 
 def case(kind: str, count: int) -> dict[str, Any]:
     rng = np.random.default_rng(("one_hot", "normal").index(kind))
     made = [tuple(map(jnp.asarray, instance(rng, kind))) for _ in range(count)]
-    limits, spent = clocked(lambda: [find(*one) for one in made])
+    limits = [find(*one) for one in made]
     far, off, odds = [], [], []
     for (inputs, often, _), limit in zip(made, limits, strict=True):
         inputs, often = np.asarray(inputs), np.asarray(often)
@@ -167,19 +160,13 @@ def case(kind: str, count: int) -> dict[str, Any]:
         off.append(np.linalg.norm(np.ravel(point) - right) / max(np.linalg.norm(right), 1.0))
         found = zip(inputs @ point.T, often, strict=True)
         odds += [np.max(np.abs(np.diff(f[y > 0] - np.log(y[y > 0]))), initial=0.0) for f, y in found]
-    row = {"kind": kind, "instances": count, "seconds": spent.wall / count}
-    row |= {"outcomes": outcomes([limit.outcome for limit in limits])}
+    row = {"kind": kind, "instances": count, "outcomes": outcomes([limit.outcome for limit in limits])}
     return row | {"direction": spread(far), "point": spread(off), "odds": spread(odds)}
 
 
-def main() -> None:
-    asked = settings(__doc__, "next_tokens", count=100)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "next_tokens", count=100)
     for kind in ("one_hot", "normal"):
         record.add(case(kind, asked.count))
     for kind in ("acyclic", "cyclic"):
         record.add(attention_case(kind, asked.count))
-
-
-if __name__ == "__main__":
-    main()

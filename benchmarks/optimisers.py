@@ -19,27 +19,17 @@ the cubic Newton-Schulz iteration to the end: five quintic steps end at singular
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _common import Record, clocked, settings, spread
+from _common import Linear, begun, spread
 from jaxtyping import Array
 
 import jaxflow as jf
 from jaxflow.study import wilson
 
 NORMS = ("l2", "linf", "spectral", "nuclear")
-
-
-class Predictor(eqx.Module):
-    """A matrix of labels, or of classes."""
-
-    V: Array
-
-    def __call__(self, x: Array) -> Array:
-        return self.V @ x if x.ndim == 1 else jnp.sum(self.V * x)
 
 
 def schedule(k: Any) -> Any:
@@ -60,13 +50,13 @@ OWN = {"two layers": {"gradient descent": "nuclear", "Muon": "spectral"}}
 def linear(key: Array, shape: tuple[int, ...] = (10, 4, 5)) -> tuple[jf.EmpiricalRisk, Any]:
     first, second = jax.random.split(key)
     inputs, labels = jax.random.normal(first, shape), jax.random.rademacher(second, shape[:1], float)
-    return jf.EmpiricalRisk((inputs, labels), "exponential"), Predictor(jnp.zeros(shape[1:]))
+    return jf.EmpiricalRisk((inputs, labels), "exponential"), Linear(jnp.zeros(shape[1:]))
 
 
 def classes(key: Array) -> tuple[jf.EmpiricalRisk, Any]:
     first, second = jax.random.split(key)
     data = jax.random.normal(first, (8, 8)), jax.random.randint(second, (8,), 0, 4)
-    return jf.EmpiricalRisk(data, "cross_entropy"), Predictor(jnp.zeros((4, 8)))
+    return jf.EmpiricalRisk(data, "cross_entropy"), Linear(jnp.zeros((4, 8)))
 
 
 def two_layers(key: Array) -> tuple[jf.EmpiricalRisk, Any]:
@@ -103,10 +93,10 @@ def follow(problem: str, optimizer: Any, grid: list[int]) -> Callable[[Array], A
     return jax.jit(jax.vmap(one))
 
 
-def main() -> None:
-    asked = settings(__doc__, "optimisers", count=200, steps=5000, only=tuple(PROBLEMS))
+if __name__ == "__main__":
+    same = ("problem", "optimiser")
+    asked, record = begun(__doc__, "optimisers", same, count=200, steps=5000, only=tuple(PROBLEMS))
     grid = [asked.steps // 50, asked.steps // 5, asked.steps]
-    record = Record(asked.out, same=("problem", "optimiser"), count=asked.count)
     for problem in asked.only:
         keys = jax.random.split(jax.random.key(0), asked.count)
 
@@ -114,8 +104,7 @@ def main() -> None:
             return [many, *(float(x) for x in wilson(many, asked.count))]
 
         for name, optimizer in OPTIMISERS.items():
-            found, seconds = clocked(follow(problem, optimizer, grid), keys)
-            excess, own = np.asarray(found), OWN.get(problem, STEEPEST).get(name)
+            excess, own = np.asarray(follow(problem, optimizer, grid)(keys)), OWN.get(problem, STEEPEST).get(name)
             nearest = np.argmin(excess[:, :, -1], axis=1)
             # Excesses fall like the root of the number of steps: from the second reading on by 0.45.
             fell = excess[:, :, -1] < excess[:, :, -2] * 2 / 3
@@ -125,19 +114,10 @@ def main() -> None:
                     "problem": problem,
                     "optimiser": name,
                     "norm": own,
-                    "instances": asked.count,
-                    "steps": grid,
                     "excess": {norm: [spread(excess[:, k, step]) for step in range(3)] for k, norm in enumerate(NORMS)},
-                    "nearest": {norm: int(np.sum(nearest == k)) for k, norm in enumerate(NORMS)},
-                    "falls": falls,
                     "nearest_to_its_own": None if own is None else share(int(np.sum(nearest == NORMS.index(own)))),
                     "own_falls": None if own is None else share(falls[own]),
                     # In the norm where most do.
                     "others_fall": share(max(many for norm, many in falls.items() if norm != own)),
-                    "seconds_with_compilation": seconds.wall,
                 }
             )
-
-
-if __name__ == "__main__":
-    main()

@@ -10,28 +10,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, counts, settings, spread
+from _common import TwoLayers, begun, counts, spread
 
 import jaxflow as jf
 
 
-class Network(eqx.Module):
-    """Two layers, both trained."""
-
-    W: jax.Array
-    a: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.a @ jax.nn.relu(self.W @ x)
-
-
-def instance(key: jax.Array, d: int) -> tuple[jf.EmpiricalRisk, Network]:
+def instance(key: jax.Array, d: int) -> tuple[jf.EmpiricalRisk, TwoLayers]:
     """Normal inputs, labels by a random plane, weights of the usual sizes."""
     keys = jax.random.split(key, 4)
     inputs = jax.random.normal(keys[0], (20, d))
     labels = jnp.sign(inputs @ jax.random.normal(keys[1], (d,)))
     W = jax.random.normal(keys[2], (16, d)) / np.sqrt(d)
-    model = Network(W, 0.25 * jax.random.normal(keys[3], (16,)))
+    model = TwoLayers(W, 0.25 * jax.random.normal(keys[3], (16,)))
     return jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), "logistic"), model
 
 
@@ -40,28 +30,21 @@ def row(d: int, count: int, seed: int) -> dict[str, Any]:
     find = eqx.filter_jit(lambda key: jf.find_limit(*instance(key, d)))
     found = [find(jax.random.fold_in(jax.random.key(seed), i)) for i in range(count)]
     residuals = np.array([float(limit.kkt_residual) for limit in found])
-    names = [str(limit.outcome) for limit in found]
     return {
         "d": d,
         "seed": seed,
-        "outcomes": counts(names),
+        "outcomes": counts([str(limit.outcome) for limit in found]),
         "residual <= 1e-6": int(np.sum(residuals <= 1e-6)),
         "largest residual": float(residuals.max()),
         "sliding kinks": spread([int(limit.kkt.sliding.sum()) for limit in found]),
         "turned": spread([float(limit.turned) for limit in found]),
         "path error": spread([float(limit.path_error) for limit in found]),
         "exact steps": spread([int(limit.trajectory.stats["num_steps"]) for limit in found]),
-        "others": {i: str(found[i]) for i, name in enumerate(names) if name != "kkt_point"},
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "own_model", count=50, seeds=(19, 2026))
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "own_model", count=50, seeds=(19, 2026))
     for seed in asked.seeds:
         for d in (2, 5):
             record.add(row(d, asked.count, seed))
-
-
-if __name__ == "__main__":
-    main()

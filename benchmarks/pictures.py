@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ FAMILIES = {
 }
 MARKERS = "osD^v<>PX*dph"
 LABELS = {"KQ": "(K, Q)", "devices": "host devices", "dask": "Dask workers"}
-# Part of scaling.json, what tells its curves apart, what is drawn against what, and how the axes are named.
-PANELS = (
-    ("batches", "parametrization", "batch", "ms_an_instance", "instances", "ms an instance"),
-    ("dimensions", "parametrization", "d", "ms", "d (dashed: after the reduction)", "ms an instance"),
-    ("tokens", "parametrization", "nT", "ms", "n T", "ms an instance"),
-    ("accuracies", "parametrization", "log_log_time_median", "ms_an_instance", "log log t reached", "ms an instance"),
-    ("initial_scales", None, "minus_log_alpha", "ms", "log 1/α", "ms an instance"),
-    ("workers", "executor", "workers", "a_second", "workers of one core", "instances a second"),
+# Part of scaling.json, what tells its curves apart, against what its cost is drawn, and how that axis is named.
+PANELS: tuple[tuple[str, Any, Any, str], ...] = (
+    ("batches", "parametrization", itemgetter("batch"), "instances"),
+    ("dimensions", "parametrization", lambda row: row["n_T_d"][2], "d (dashed: after the reduction)"),
+    ("tokens", "parametrization", lambda row: row["n_T_d"][0] * row["n_T_d"][1], "n T"),
+    ("accuracies", "parametrization", itemgetter("log_log_time_median"), "log log t reached"),
+    ("initial_scales", None, lambda row: -row["log_alpha"], "log 1/α"),
+    ("workers", "executor", itemgetter("workers"), "workers of one core"),
 )
 
 
@@ -69,17 +70,17 @@ def work_precision(found: dict[str, Any]) -> Any:
 def scaling(found: dict[str, Any]) -> Any:
     """A panel for each part."""
     figure, axes = new_grid(2, 3, width=10.0, height=6.2)
-    for axis, (part, kind, across, up, horizontal, vertical) in zip(axes.flat, PANELS, strict=True):
-        rows = [_completed(row) for row in found[part]["rows"]]
+    for axis, (part, kind, across, horizontal) in zip(axes.flat, PANELS, strict=True):
+        rows = found[part]["rows"]
         kinds = list(dict.fromkeys(row[kind] for row in rows)) if kind else [None]
         for color, marker, name in zip(CURVES, MARKERS, kinds, strict=False):
-            some = sorted((row for row in rows if name is None or row[kind] == name), key=lambda row: row[across])
+            some = sorted((row for row in rows if name is None or row[kind] == name), key=across)
             label = "diagonal network" if name is None else LABELS.get(name, name)
-            heights = [row[up] for row in some]
-            axis.plot([row[across] for row in some], heights, color=color, marker=marker, markersize=4, label=label)
+            places, heights = [across(row) for row in some], [_height(row) for row in some]
+            axis.plot(places, heights, color=color, marker=marker, markersize=4, label=label)
             if part == "dimensions":
                 after = [1e3 * row["seconds_after_the_reduction"] for row in some]
-                axis.plot([row[across] for row in some], after, color=color, linestyle="--", linewidth=0.9)
+                axis.plot(places, after, color=color, linestyle="--", linewidth=0.9)
         if part == "workers":
             axis.set_xticks(sorted({row["workers"] for row in rows}))
             axis.set_ylim(bottom=0)
@@ -91,20 +92,14 @@ def scaling(found: dict[str, Any]) -> Any:
                 axis.set_xscale("log")
             axis.minorticks_off()
         axis.set_xlabel(horizontal)
-        axis.set_ylabel(vertical)
+        axis.set_ylabel("instances a second" if part == "workers" else "ms an instance")
         axis.legend(frameon=False, fontsize=8)
     return figure
 
 
-def _completed(row: dict[str, Any]) -> dict[str, Any]:
-    """With what follows from its numbers."""
-    more: dict[str, Any] = {"ms": 1e3 * row["seconds"]} if "seconds" in row else {}
-    if "n_T_d" in row:
-        n, T, d = row["n_T_d"]
-        more |= {"nT": n * T, "d": d}
-    if "log_alpha" in row:
-        more["minus_log_alpha"] = -row["log_alpha"]
-    return row | more
+def _height(row: dict[str, Any]) -> float:
+    """Instances a second, or milliseconds an instance."""
+    return row.get("a_second") or row.get("ms_an_instance") or 1e3 * row["seconds"]
 
 
 def save_pixels(figure: Any, out: Path) -> None:
@@ -116,11 +111,7 @@ def save_pixels(figure: Any, out: Path) -> None:
             image.convert("RGB").save(out, quality=70, method=6)
 
 
-def main() -> None:
+if __name__ == "__main__":
     for draw, record, name in ((work_precision, "flow_peers", "work-precision"), (scaling, "scaling", "scaling")):
         content = json.loads((RESULTS / f"{record}.json").read_text(encoding="utf-8"))
         save_pixels(draw(content), IMAGES / f"{name}.webp")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,7 @@ own, and there every one of them has to be covered.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,21 +15,12 @@ import jax
 import jax.numpy as jnp
 import known_points as known
 import numpy as np
-from _common import Record, clocked, outcomes, settings
+from _common import Linear, begun
 
 import jaxflow as jf
 from jaxflow.models import DeepLinearNetwork, DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
 BLOCK = 20
-
-
-class Linear(eqx.Module):
-    """The model that a caller writes in three lines."""
-
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
 
 
 class Neuron(eqx.Module):
@@ -45,25 +37,17 @@ def squared_hinge(q: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - q, 0.0) ** 2
 
 
-def of_network(kind: Any) -> Callable[..., Any]:
+def of_network(x: jax.Array, y: jax.Array, *layers: jax.Array, kind: Any) -> Any:
     """The limit of a regression by a linear network."""
-
-    def find(x: jax.Array, y: jax.Array, *layers: jax.Array) -> Any:
-        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), kind(layers), throw=False)
-        bound = limit.error_source.value == jf.limits.ErrorSource.pairs
-        return limit.outcome.value, limit.flow_direction, limit.error, bound
-
-    return find
+    limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), kind(layers), throw=False)
+    bound = limit.error_source.value == jf.limits.ErrorSource.pairs
+    return limit.outcome.value, limit.flow_direction, limit.error, bound
 
 
-def of_own(model: Any, loss: Any) -> Callable[..., Any]:
+def of_own(x: jax.Array, y: jax.Array, w: jax.Array, model: Any, loss: Any) -> Any:
     """The limit of a model of one's own, whose only weights are `w`."""
-
-    def find(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w), throw=False)
-        return limit.outcome.value, limit.end.module.w, limit.error, limit.linear is not None
-
-    return find
+    limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w), throw=False)
+    return limit.outcome.value, limit.end.module.w, limit.error, limit.linear is not None
 
 
 def of_component(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
@@ -96,20 +80,16 @@ def networks(n: int, *shapes: tuple[int, ...], inputs: tuple[int, ...] = (5,), l
     return draw
 
 
-def regressions(rng: np.random.Generator, count: int, n: int = 12, d: int = 3) -> list[np.ndarray]:
+def regressions(rng: np.random.Generator, count: int, n: int, d: int = 3) -> list[np.ndarray]:
     """Inputs in columns of different scales, real targets, and starts of order one."""
     x = rng.normal(size=(count, n, d)) * np.exp(rng.normal(size=(count, 1, d)))
     return [x, rng.normal(size=(count, n)), rng.normal(size=(count, d))]
 
 
-def classes(scale: float, random_start: bool) -> Any:
+def classes(rng: np.random.Generator, count: int, scale: float, random_start: bool) -> list[np.ndarray]:
     """Data with random labels: nearly all overlap."""
-
-    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        x, y, w = regressions(rng, count, 24)
-        return [scale * x, np.sign(y), random_start * w]
-
-    return draw
+    x, y, w = regressions(rng, count, 24)
+    return [scale * x, np.sign(y), random_start * w]
 
 
 def nearly_even(rng: np.random.Generator, count: int) -> list[np.ndarray]:
@@ -128,15 +108,11 @@ def quasi_separable(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     return [x, y, w]
 
 
-def neurons(noise: float) -> Any:
+def neurons(rng: np.random.Generator, count: int, noise: float) -> list[np.ndarray]:
     """Targets of a neuron, and starts near its weights."""
-
-    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
-        x, w = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
-        y = np.tanh(np.einsum("cnd,cd->cn", x, w)) + noise * rng.normal(size=(count, 12))
-        return [x, y, w + 0.5 * rng.normal(size=(count, 3))]
-
-    return draw
+    x, w = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
+    y = np.tanh(np.einsum("cnd,cd->cn", x, w)) + noise * rng.normal(size=(count, 12))
+    return [x, y, w + 0.5 * rng.normal(size=(count, 3))]
 
 
 def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
@@ -146,53 +122,42 @@ def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     return [x, rng.choice([-1.0, 1.0], (count, 3)), rng.normal(size=(count, 4))]
 
 
-def least_squares(n: int, d: int) -> Any:
-    """Regressions of n data by d weights."""
-    return lambda rng, count: regressions(rng, count, n, d)
-
-
 POINT, BOUND = ("finite_stationary_point",), "at most"
+DIAGONAL, CONNECTED, CONVOLUTION, SENSING = (
+    partial(of_network, kind=kind)
+    for kind in (DiagonalLinearNetwork, DeepLinearNetwork, LinearConvolutionalNetwork, DeepMatrixSensing)
+)
+SQUARED, NEURON = partial(of_own, model=Linear, loss="squared"), partial(of_own, model=Neuron, loss="squared")
+LOGISTIC, EXPONENTIAL = (
+    (partial(of_own, model=Linear, loss=loss), partial(known.minimum, loss=loss), POINT, BOUND)
+    for loss in ("logistic", "exponential")
+)
 FAMILIES = {
-    "diagonal network, one datum": Family(
-        networks(1, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
-    ),
-    "diagonal network, three data": Family(
-        networks(3, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
-    ),
-    "fully connected network, one datum": Family(
-        networks(1, (5, 3), (3,)), of_network(DeepLinearNetwork), known.connected, words=BOUND
-    ),
-    "convolutional network, one datum": Family(
-        networks(1, (5,), (5,)), of_network(LinearConvolutionalNetwork), known.convolution, words=BOUND
-    ),
+    "diagonal network, one datum": Family(networks(1, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
+    "diagonal network, three data": Family(networks(3, (5,), (5,)), DIAGONAL, known.diagonal, words=BOUND),
+    "fully connected network, one datum": Family(networks(1, (5, 3), (3,)), CONNECTED, known.connected, words=BOUND),
+    "convolutional network, one datum": Family(networks(1, (5,), (5,)), CONVOLUTION, known.convolution, words=BOUND),
     "matrix sensing, one measurement": Family(
-        networks(1, (3, 3), (3, 3), inputs=(9,)), of_network(DeepMatrixSensing), known.sensing, words=BOUND
+        networks(1, (3, 3), (3, 3), inputs=(9,)),
+        SENSING,
+        known.sensing,
+        words=BOUND,
     ),
-    "logistic regression": Family(
-        classes(1.0, False), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, inputs of 100": Family(
-        classes(100.0, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, inputs of 0.01": Family(
-        classes(0.01, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "logistic regression, nearly even": Family(
-        nearly_even, of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
-    ),
-    "exponential loss": Family(
-        classes(1.0, True), of_own(Linear, "exponential"), known.minimum("exponential"), POINT, BOUND
-    ),
+    "logistic regression": Family(partial(classes, scale=1.0, random_start=False), *LOGISTIC),
+    "logistic regression, inputs of 100": Family(partial(classes, scale=100.0, random_start=True), *LOGISTIC),
+    "logistic regression, inputs of 0.01": Family(partial(classes, scale=0.01, random_start=True), *LOGISTIC),
+    "logistic regression, nearly even": Family(nearly_even, *LOGISTIC),
+    "exponential loss": Family(partial(classes, scale=1.0, random_start=True), *EXPONENTIAL),
     "quasi-separable: the component": Family(
         quasi_separable, of_component, known.component, ("globally_optimal",), BOUND
     ),
-    "least squares, 12 data": Family(least_squares(12, 3), of_own(Linear, "squared"), known.projection, POINT),
-    "least squares, 3 data of 6 weights": Family(least_squares(3, 6), of_own(Linear, "squared"), known.projection),
-    "neuron": Family(neurons(0.0), of_own(Neuron, "squared"), known.neuron),
-    "neuron, noisy targets": Family(neurons(0.1), of_own(Neuron, "squared"), known.neuron, POINT),
-    "squared hinge": Family(hinges, of_own(Linear, squared_hinge), known.hinge),
+    "least squares, 12 data": Family(partial(regressions, n=12, d=3), SQUARED, known.projection, POINT),
+    "least squares, 3 data of 6 weights": Family(partial(regressions, n=3, d=6), SQUARED, known.projection),
+    "neuron": Family(partial(neurons, noise=0.0), NEURON, known.neuron),
+    "neuron, noisy targets": Family(partial(neurons, noise=0.1), NEURON, known.neuron, POINT),
+    "squared hinge": Family(hinges, partial(of_own, model=Linear, loss=squared_hinge), known.hinge),
     "diagonal network of three layers, two data": Family(
-        networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), of_network(DiagonalLinearNetwork), known.followed
+        networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), DIAGONAL, known.followed
     ),
 }
 
@@ -204,7 +169,7 @@ def row(name: str, count: int) -> dict[str, Any]:
     run = jax.jit(lambda given: jax.lax.map(lambda arrays: family.find(*arrays), given))
     # In blocks of one shape, the last one filled up.
     blocks = np.minimum(np.arange(-(-count // BLOCK) * BLOCK), count - 1).reshape(-1, BLOCK)
-    parts, spent = clocked(lambda: [run(tuple(jnp.asarray(x[at]) for x in given)) for at in blocks])
+    parts = [run(tuple(jnp.asarray(x[at]) for x in given)) for at in blocks]
     codes, found, error, bound = (np.concatenate(part)[:count] for part in zip(*jax.device_get(parts), strict=True))
     names = np.asarray([jf.Outcome(int(code)).name for code in codes])
     true = np.full(count, np.nan)
@@ -225,18 +190,10 @@ def row(name: str, count: int) -> dict[str, Any]:
         "ratio": float(np.max(ratio, initial=0.0)),
         "true": float(np.max(true[judged], initial=0.0)),
         "error": float(np.median(error[judged])) if judged.any() else None,
-        "missed": [int(i) for i in np.flatnonzero(judged)[ratio > 1.0]],
-        "outcomes": outcomes(codes),
-        "seconds": spent.wall,
     }
 
 
-def main() -> None:
-    asked = settings(__doc__, "printed_errors", cached=True, count=1000, only=tuple(FAMILIES))
-    record = Record(asked.out, same=("family",))
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "printed_errors", same=("family",), cached=True, count=1000, only=tuple(FAMILIES))
     for name in asked.only:
         record.add(row(name, asked.count))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, clocked, environment, settings
+from _common import begun, clocked, environment
 from sklearn.datasets import load_digits
 
 import jaxflow as jf
@@ -53,23 +53,17 @@ def case(weights: int, classes: int, data: int, activation: str, steps: int, gap
     row |= {"data": data, "activation": activation}
     row |= {"seconds": spent.wall, "processor_seconds": spent.processor}
     # Rows stay from run to run, and each says where it is from.
-    row |= {name: place[name] for name in ("processor", "load_average", "started")}
+    row |= {name: place[name] for name in ("processor", "load_average")}
     row |= {"outcome": str(limit.outcome), "residual": float(limit.kkt_residual)}
     row |= {"support": int(jnp.sum(limit.support)), "kinks": int(jnp.sum(limit.kkt.sliding))}
-    row |= {"turned": float(limit.turned), "path_error": float(limit.path_error), "growth": float(limit.growth)}
-    row |= {"exact_steps": int(limit.trajectory.stats["num_steps"])}
     # Of this process so far, in GiB: cases come in the order of their sizes.
     row["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return row
 
 
-def main() -> None:
-    more: dict[str, Any] = {"data": (100,), "activation": ("relu",)}
-    asked = settings(__doc__, "real_sizes", weights=(5005, 50050), classes=(2, 10), steps=400, gap=1e-4, **more)
-    record = Record(asked.out, same=("weights", "classes", *more))
+if __name__ == "__main__":
+    more: dict[str, Any] = {"data": (100,), "activation": ("relu",), "gap": 1e-4}
+    same = ("weights", "classes", "data", "activation")
+    asked, record = begun(__doc__, "real_sizes", same, weights=(5005, 50050), classes=(2, 10), steps=400, **more)
     for activation, data, classes, weights in product(asked.activation, asked.data, asked.classes, asked.weights):
         record.add(case(weights, classes, data, activation, asked.steps, asked.gap))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,12 +10,14 @@ can count as well as an accelerator.
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import clocked, counts, environment, settings, write
+from _common import Row, clocked, counts, environment, settings, write
 from blocks import many
 
 import jaxflow as jf
@@ -46,12 +48,10 @@ SEED = 7
 
 def peak() -> float:
     """MiB that this process held at most."""
-    import resource
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def batch_row(parametrization: str, batch: int) -> dict[str, Any]:
+def batch_row(parametrization: str, batch: int) -> Row:
     """All outcomes of `batch` instances, in blocks of the default size."""
     held = peak()
     found = many(f"{parametrization}:5,5,4", batch, min(batch, CPU.block), SEED)
@@ -65,13 +65,13 @@ def batch_row(parametrization: str, batch: int) -> dict[str, Any]:
     }
 
 
-def batches(scale: float) -> list[dict[str, Any]]:
+def batches(scale: float) -> Iterable[Row]:
     """Batches from one to a hundred thousand."""
     sizes = [b for b in (1, 16, 256, 4096, 100_000) if b <= max(16, 100_000 * scale)]
     return [_elsewhere("batch", p, b) for p in PARAMETRIZATIONS for b in sizes if p == "W" or b <= 4096]
 
 
-def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[str, Any]:
+def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> Row:
     """`find_limit` one instance after the other: median seconds with and without the reduction to the span."""
     kind = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}[parametrization]
 
@@ -80,9 +80,7 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[s
         data, head = jf.data.random_tokens(key, n, T, d, score_gap=min(0.1, d**-0.5))
         return jf.EmpiricalRisk(data, jf.losses.Logistic()), kind.init(jax.random.fold_in(key, 1), data, head)
 
-    @eqx.filter_jit
-    def find(risk: Any, model: Any) -> Any:
-        return jf.find_limit(risk, model, throw=False)
+    find = eqx.filter_jit(partial(jf.find_limit, throw=False))
 
     @eqx.filter_jit
     def reduce(risk: Any, model: Any) -> Any:
@@ -112,47 +110,43 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[s
     }
 
 
-def dimensions(scale: float) -> list[dict[str, Any]]:
+def dimensions(scale: float) -> Iterable[Row]:
     """d at n = T = 5. A matrix of 10,000 x 10,000 takes 800 MB, and a limit holds some."""
     sizes = [d for d in (10, 100, 1000, 10_000) if d <= max(100, 10_000 * scale)]
     count = max(2, int(10 * scale))
     return [find_row(5, 5, d, p, count if d < 10_000 else 2) for p in PARAMETRIZATIONS for d in sizes]
 
 
-def tokens(scale: float) -> list[dict[str, Any]]:
+def tokens(scale: float) -> Iterable[Row]:
     """n·T: the flow of W is followed in n(T - 1) numbers."""
     sizes = [(3, 4), (5, 5), (10, 5), (5, 10), (20, 5), (5, 20), (10, 20)]
     count = max(2, int(10 * scale))
     return [find_row(n, T, 10, p, count) for p in PARAMETRIZATIONS for n, T in sizes[: max(2, int(len(sizes) * scale))]]
 
 
-def accuracies(scale: float) -> list[dict[str, Any]]:
+def accuracies(scale: float) -> Iterable[Row]:
     """The gap that is asked for: how far the flow goes for it, log log t, and what that costs."""
-    rows, count = [], max(16, int(256 * scale))
+    count = max(16, int(256 * scale))
     keys = jax.random.split(jax.random.key(SEED), count)
     for parametrization in PARAMETRIZATIONS:
         for gap in (1e-2, 1e-4, 1e-6, 1e-8):
             run = TokenSelection(gap=gap).block_function({**SHAPE, "parametrization": parametrization}, count)
-            clocked(partial(run, keys))
-            found, seconds = clocked(partial(run, keys))
+            (_, _), (found, seconds) = clocked(run, keys), clocked(run, keys)
             decided = np.isin(found["outcome"], [jf.Outcome.globally_optimal, jf.Outcome.locally_optimal])
-            rows.append(
-                {
-                    "parametrization": parametrization,
-                    "gap": gap,
-                    "instances": count,
-                    "decided": int(decided.sum()),
-                    "log_log_time_median": float(np.median(found["log_log_time"][decided])),
-                    "steps_median": float(np.median(found["num_steps"][decided])),
-                    "ms_an_instance": 1e3 * seconds.wall / count,
-                }
-            )
-    return rows
+            yield {
+                "parametrization": parametrization,
+                "gap": gap,
+                "instances": count,
+                "decided": int(decided.sum()),
+                "log_log_time_median": float(np.median(found["log_log_time"][decided])),
+                "steps_median": float(np.median(found["num_steps"][decided])),
+                "ms_an_instance": 1e3 * seconds.wall / count,
+            }
 
 
-def initial_scales(scale: float) -> list[dict[str, Any]]:
+def initial_scales(scale: float) -> Iterable[Row]:
     """Incremental learning by a diagonal network from α, past all of its stages."""
-    rows, count = [], max(2, int(8 * scale))
+    count = max(2, int(8 * scale))
     key = jax.random.key(SEED)
     data = jf.data.LinearData(jax.random.normal(key, (20, 6)), jax.random.normal(jax.random.fold_in(key, 1), (20,)))
     risk = jf.EmpiricalRisk(data, "squared")
@@ -166,13 +160,10 @@ def initial_scales(scale: float) -> list[dict[str, Any]]:
             if i:  # the first one compiles
                 times.append(spent.wall)
                 steps.append(len(path.times))
-        rows.append(
-            {"log_alpha": log_alpha, "instances": count, "seconds": statistics.median(times), "steps": max(steps)}
-        )
-    return rows
+        yield {"log_alpha": log_alpha, "instances": count, "seconds": statistics.median(times), "steps": max(steps)}
 
 
-def iterations_row(parametrization: str, count: int, width: int) -> dict[str, Any]:
+def iterations_row(parametrization: str, count: int, width: int) -> Row:
     """The first explicit stretch, and the first by multipliers, of a block of `count` instances at `width` lanes."""
     experiment = TokenSelection(width=width, parts=1)
     draw = jax.jit(jax.vmap(partial(experiment.in_span, {**SHAPE, "parametrization": parametrization})))
@@ -201,29 +192,33 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
     longest = int(np.max(np.asarray(near_steps) + np.asarray(far_steps)))
     return {
         "parametrization": parametrization,
-        "instances": count,
         "width": width,
         "iterations": iterations,
         "longest_instance": longest,
-        "mean_steps": float(np.mean(np.asarray(near_steps) + np.asarray(far_steps))),
         "iterations_over_longest": iterations / longest,
     }
 
 
-def iterations(scale: float) -> list[dict[str, Any]]:
+def iterations(scale: float) -> Iterable[Row]:
     """The default block of an accelerator at its lanes, beside a CPU's."""
     count = max(256, int(ACCELERATOR.block * scale))
     widths = (CPU.lanes, 256, ACCELERATOR.lanes)
     return [iterations_row(p, count, min(w, count)) for p in PARAMETRIZATIONS for w in widths]
 
 
-def workers_row(executor: str, number: int, blocks: int) -> dict[str, Any]:
+def workers_row(executor: str, number: int, blocks: int) -> Row:
     """A study of W by so many host devices, or Dask workers, of one core each. The second run has `blocks` more blocks
     for each worker than the first, which pays for everything that is done once."""
     experiment, seconds = TokenSelection(parts=1), []
     counted = [2 * number * CPU.block, (2 + blocks) * number * CPU.block]
-    with tempfile.TemporaryDirectory() as folder, _cluster(number if executor == "dask" else 0) as cluster:
-        where = executor if cluster is None else cluster.scheduler_address
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        where = executor
+        if executor == "dask":
+            from distributed import LocalCluster
+
+            one_core: Any = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+            cluster: Any = LocalCluster(n_workers=number, **one_core)
+            where = stack.enter_context(cluster).scheduler_address
         for i, trials in enumerate([counted[0], *counted]):  # the first of all compiles
             study = jf.study.Study(experiment, {"d": [SHAPE["d"]]}, {"parametrization": ["W"]}, trials=trials, seed=i)
             start = time.perf_counter()
@@ -234,30 +229,21 @@ def workers_row(executor: str, number: int, blocks: int) -> dict[str, Any]:
         "workers": number,
         "instances": counted[1],
         "a_second": (counted[1] - counted[0]) / (seconds[2] - seconds[1]),
-        "seconds": seconds[2],
     }
 
 
-def _cluster(workers: int) -> Any:
-    if not workers:
-        return nullcontext()
-    from distributed import LocalCluster
-
-    return LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
-
-
-def workers(scale: float) -> list[dict[str, Any]]:
+def workers(scale: float) -> Iterable[Row]:
     """Strong scaling over host devices and over Dask workers, up to the cores of the machine."""
-    cores, blocks, rows = os.cpu_count() or 1, max(2, int(16 * scale)), []
+    cores, blocks = os.cpu_count() or 1, max(2, int(16 * scale))
     for executor in ("devices", "dask"):
+        alone = None
         for number in [k for k in (1, 2, 4, 8, 16) if k <= cores]:
-            rows.append(_elsewhere("workers", executor, number, blocks, devices=number))
-            alone = next(row for row in rows if row["executor"] == executor)
-            rows[-1]["speedup"] = rows[-1]["a_second"] / alone["a_second"]
-    return rows
+            row = _elsewhere("workers", executor, number, blocks, devices=number)
+            alone = alone or row["a_second"]
+            yield row | {"speedup": row["a_second"] / alone}
 
 
-def _elsewhere(kind: str, *arguments: Any, devices: int = 1) -> dict[str, Any]:
+def _elsewhere(kind: str, *arguments: Any, devices: int = 1) -> Row:
     """A row from a process of its own, with so many host devices."""
     command = [sys.executable, __file__, "--row", kind, *map(str, arguments)]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
@@ -279,11 +265,11 @@ def main() -> None:
         return
     content = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
     for name in asked.only:
-        place, start = environment(), time.perf_counter()
-        rows = PARTS[name](asked.scale)
-        content[name] = {"seconds": time.perf_counter() - start, "environment": place, "rows": rows}
-        for row in rows:
+        rows, place = [], environment()
+        for row in PARTS[name](asked.scale):
             print(name, row, flush=True)
+            rows.append(row)
+        content[name] = {"environment": place, "rows": rows}
         write(asked.out, content)  # after each part: a long run that is interrupted keeps what it has
 
 

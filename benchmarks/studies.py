@@ -15,7 +15,7 @@ from typing import Any
 import diffrax
 import jax
 import numpy as np
-from _common import Record, best, clocked, outcomes, settings, spread
+from _common import Row, Seconds, begun, best, clocked, outcomes
 
 import jaxflow as jf
 from jaxflow.flow.solvers import state_norm
@@ -34,11 +34,11 @@ class Own(AbstractExperiment):
     ) -> tuple[jf.EmpiricalRisk, Any]:
         return TokenSelection().setup(key, n=n, T=T, d=d, parametrization=parametrization)
 
-    def summarize(self, limit: jf.limits.Limit) -> dict[str, Any]:
+    def summarize(self, limit: jf.limits.Limit) -> Row:
         return TokenSelection().summarize(limit)
 
 
-def plain(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> dict[str, Any]:
+def plain(experiment: TokenSelection, factors: Row, key: Any) -> Row:
     """`diffeqsolve` to where the scout would stop, and the program; to be vmapped."""
     risk, model = experiment.setup(key, **factors)
     combined = isinstance(model, jf.models.CombinedAttention)
@@ -57,14 +57,30 @@ def plain(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> dict
     return experiment.summarize(conclude(risk, model, trajectory, experiment.gap))
 
 
-def descent(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> dict[str, Any]:
+def descent(experiment: TokenSelection, factors: Row, key: Any) -> Row:
     """What is usually run: 2,000 normalised steps, then the program of the selected tokens; to be vmapped."""
     risk, model = experiment.setup(key, **factors)
     end = jf.descend(risk, model, steps=2000, normalised="jointly", throw=False)
     return experiment.summarize(conclude(risk, model, end, experiment.gap))
 
 
-def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, Any]]:
+def row(parametrization: str, way: str, found: Row, known: Row, first: Seconds, later: Seconds) -> Row:
+    """What a way has found, beside the tokens and outcomes that are known, and how long it took."""
+    count = len(found["outcome"])
+    return {
+        "parametrization": parametrization,
+        **SHAPE,
+        "way": way,
+        "instances": count,
+        "other_tokens": int(np.sum(np.any(np.asarray(found["token"] != known["token"]), axis=-1))),
+        "other_outcomes": int(np.sum(np.asarray(found["outcome"] != known["outcome"]))),
+        "outcomes": outcomes(found["outcome"]),
+        "first_run_s": first.wall,
+        "instances_per_s": count / later.wall,
+    }
+
+
+def rows(parametrization: str, count: int, repeats: int) -> Iterator[Row]:
     """One row for each method."""
     experiment, factors = TokenSelection(), {**SHAPE, "parametrization": parametrization}
     keys = jax.random.split(jax.random.key(0), count)
@@ -78,69 +94,31 @@ def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, A
     for way, run in ways.items():
         found, first = clocked(run, keys)
         _, later = best(partial(run, keys), repeats, np.inf)
-        table = {name: np.asarray(value) for name, value in found.items()}
-        engine = engine or (table, later)
-        directions = np.isin(table["outcome"], [1, 2, 3])
-        yield {
-            "parametrization": parametrization,
-            **SHAPE,
-            "way": way,
-            "instances": count,
-            "other_tokens": int(np.sum(np.any(table["token"] != engine[0]["token"], axis=-1))),
-            "other_outcomes": int(np.sum(table["outcome"] != engine[0]["outcome"])),
-            "outcomes": outcomes(table["outcome"]),
-            "flow_one_minus_corr": spread(table["one_minus_corr"][directions]),
-            "program_gap": spread(table["program_gap"][directions]),
-            "steps": spread(table["num_steps"]),
-            "first_run_s": first.wall,
-            "run_s": later.wall,
-            "instances_per_s": count / later.wall,
-            "time_over_engine": later.wall / engine[1].wall,
-        }
+        engine = engine or (found, later)
+        time_over = {"time_over_engine": later.wall / engine[1].wall}
+        yield row(parametrization, way, found, engine[0], first, later) | time_over
 
 
-def own_row(parametrization: str, count: int, repeats: int) -> dict[str, Any]:
+def own_row(parametrization: str, count: int, repeats: int) -> Row:
     """An experiment of one's own beside the built-in one, after both were compiled."""
     factors = {**SHAPE, "parametrization": parametrization}
     keys = jax.random.split(jax.random.key(1), count)
     blocks = {way: each.block_function(factors, count) for way, each in (("ours", TokenSelection()), ("own", Own()))}
-    tables, spent, first = {}, dict.fromkeys(blocks, np.inf), {}
-    for _ in range(1 + repeats):
-        for way, run in blocks.items():
-            found, seconds = clocked(run, keys)
-            tables[way] = {name: np.asarray(value) for name, value in found.items()}
-            if way in first:
-                spent[way] = min(spent[way], seconds.wall)
-            first.setdefault(way, seconds.wall)
-    ours, own = tables["ours"], tables["own"]
-    return {
-        "parametrization": parametrization,
-        **SHAPE,
-        "way": "own distribution",
-        "instances": count,
-        "other_tokens": int(np.sum(np.any(own["token"] != ours["token"], axis=-1))),
-        "other_outcomes": int(np.sum(own["outcome"] != ours["outcome"])),
-        "outcomes": outcomes(own["outcome"]),
-        "first_run_s": first["own"],
-        "run_s": spent["own"],
-        "engine_s": spent["ours"],
-        "instances_per_s": count / spent["own"],
-        "time_over_built_in": spent["own"] / spent["ours"],
-    }
-
-
-def main() -> None:
-    asked = settings(__doc__, "studies", count=500, own=2000, repeats=3, only=("ways", "own"))
-    record = Record(asked.out, same=("parametrization", "way"))
-    for parametrization in ("W", "KQ"):
-        if "ways" in asked.only:
-            for row in rows(parametrization, asked.count, asked.repeats):
-                record.add(row)
-        if "own" in asked.only:
-            record.add(
-                own_row(parametrization, asked.own, asked.repeats), own_environment=record.content["environment"]
-            )
+    first = {way: clocked(run, keys) for way, run in blocks.items()}
+    later = [{way: clocked(run, keys)[1] for way, run in blocks.items()} for _ in range(repeats)]
+    ours, own = (min(seconds[way] for seconds in later) for way in blocks)
+    found = row(parametrization, "own distribution", first["own"][0], first["ours"][0], first["own"][1], own)
+    return found | {"time_over_built_in": own.wall / ours.wall}
 
 
 if __name__ == "__main__":
-    main()
+    asked, record = begun(
+        __doc__, "studies", same=("parametrization", "way"), count=500, own=2000, repeats=3, only=("ways", "own")
+    )
+    for parametrization in ("W", "KQ"):
+        if "ways" in asked.only:
+            for found in rows(parametrization, asked.count, asked.repeats):
+                record.add(found)
+        if "own" in asked.only:
+            place = record.content["environment"]
+            record.add(own_row(parametrization, asked.own, asked.repeats), own_environment=place)

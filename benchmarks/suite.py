@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import compare
 import jax
+import page
 from _common import environment, write
 
 HERE = Path(__file__).resolve().parent
@@ -69,14 +70,14 @@ SCRIPTS = (
 )
 
 
-def run(script: Script, scale: str, out: Path, peers: Path | None, limit: float | None) -> dict[str, Any]:
+def run(script: Script, scale: str, out: Path, peers: Path | None) -> dict[str, Any]:
     """One script: how it ended, and after how many seconds."""
     arguments = shlex.split(script.quick if scale == "quick" else script.full)
     if peers is not None and script.file.endswith("_peers.py"):
         arguments += ["--peers", str(peers.resolve())]
     record = out / "results"
     changed = {path: path.stat().st_mtime_ns for path in record.glob("*.json")}
-    seconds = limit if limit is not None else script.limit if scale == "quick" else None
+    seconds = script.limit if scale == "quick" else None
     what = [str(HERE / script.file)] if script.file.endswith(".py") else ["-m", script.file]
     started = time.perf_counter()
     with (out / "logs" / f"{script.file}.txt").open("w", encoding="utf-8") as log:
@@ -109,11 +110,8 @@ def main() -> int:
     parser.add_argument("--scale", choices=("quick", "full"), default="quick")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder for results, page and logs")
     parser.add_argument("--only", nargs="+", choices=[script.file for script in SCRIPTS], help="some of the scripts")
-    parser.add_argument(
-        "--accelerator", action="store_true", help="those of an accelerator; an error where there is none"
-    )
+    parser.add_argument("--accelerator", action="store_true", help="those of an accelerator, which has to be there")
     parser.add_argument("--peers", type=Path, help="a folder of packages of peers, beside the environment's own")
-    parser.add_argument("--limit", type=float, help="seconds for each script, in place of its own limit")
     asked = parser.parse_args()
     if asked.accelerator and jax.default_backend() == "cpu":
         parser.error("--accelerator: JAX sees none here; install jax for the device, or run without")
@@ -125,26 +123,14 @@ def main() -> int:
     for script in SCRIPTS:
         if (asked.only and script.file not in asked.only) or (asked.accelerator and not script.device):
             continue
-        rows.append(run(script, asked.scale, out, asked.peers, asked.limit))
+        rows.append(run(script, asked.scale, out, asked.peers))
         print(*(f"{rows[-1][name]:<22}" for name in ("script", "ended")), f"{rows[-1]['seconds']:5.0f} s", flush=True)
         write(out / "suite.json", {"environment": environment(), "scale": asked.scale, "rows": rows})
-    report(out)
-    print(f"Results, page and logs are in {out}")
-    return int(any(row["ended"] != "done" for row in rows))
-
-
-def report(out: Path) -> None:
-    """The page of the results in `out`, and what is worse there than what is committed."""
-    page = subprocess.run(
-        [sys.executable, str(HERE / "page.py")],
-        env={**os.environ, "JAXFLOW_RESULTS": str(out / "results")},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    (out / "benchmarks.md").write_text(page.stdout, encoding="utf-8")
+    (out / "benchmarks.md").write_text(page.written(out / "results"), encoding="utf-8")
     worse = compare.regressions(COMMITTED, out / "results", 1.5)
     (out / "worse.txt").write_text("".join(f"{line}\n" for line in worse), encoding="utf-8")
+    print(f"Results, page and logs are in {out}")
+    return int(any(row["ended"] != "done" for row in rows))
 
 
 if __name__ == "__main__":

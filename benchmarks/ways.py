@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import Record, factors_of, outcomes, settings
+from _common import begun, factors_of, outcomes
 
 import jaxflow as jf
 from jaxflow.study import AbstractExperiment, TokenSelection
@@ -32,7 +32,7 @@ class Drawn(AbstractExperiment):
 
     def setup(self, key: Any, *, n: int, T: int, d: int, parametrization: str) -> Any:
         risk, model = TokenSelection().setup(key, n=n, T=T, d=d, parametrization=parametrization)
-        data = risk.data
+        data: Any = risk.data
         if self.twice:
             data = jf.data.TokenData(
                 jnp.concatenate([data.tokens, data.tokens[:, :1]], axis=1), data.queries, data.labels
@@ -55,17 +55,15 @@ def row(cell: str, count: int) -> dict[str, Any]:
         return jax.tree.map(lambda *x: np.stack([np.asarray(v) for v in x]), *found)
 
     setup = jax.jit(lambda key: experiment.setup(key, **factors))
-    alone = [experiment.summarize(jf.find_limit(*setup(key), throw=False)) for key in keys]
-    replayed = [experiment.summarize(experiment.replay(key, **factors)) for key in keys]
+    first = stacked([experiment.summarize(jf.find_limit(*setup(key), throw=False)) for key in keys])
     one, lanes = jax.jit(find), jax.jit(jax.vmap(find))
-    parts = [lanes(keys[first : first + LANES]) for first in range(0, count, LANES)]
+    parts = [lanes(keys[start : start + LANES]) for start in range(0, count, LANES)]
     ways = {
         "jit": stacked([one(key) for key in keys]),
         "vmap": jax.tree.map(lambda *x: np.concatenate([np.asarray(v) for v in x]), *parts),
         "study": {k: np.asarray(v) for k, v in experiment.block_function(factors, count)(keys).items()},
-        "replay": stacked(replayed),
+        "replay": stacked([experiment.summarize(experiment.replay(key, **factors)) for key in keys]),
     }
-    first = stacked(alone)
     codes = first["outcome"]
     undecided, point = int(jf.Outcome.undecided), int(jf.Outcome.finite_stationary_point)
     out: dict[str, Any] = {"cell": cell, "instances": count, "outcomes": outcomes(codes)}
@@ -77,12 +75,7 @@ def row(cell: str, count: int) -> dict[str, Any]:
     return out
 
 
-def main() -> None:
-    asked = settings(__doc__, "ways", count=230, only=CELLS)
-    record = Record(asked.out)
+if __name__ == "__main__":
+    asked, record = begun(__doc__, "ways", count=230, only=CELLS)
     for cell in asked.only:
         record.add(row(cell, asked.count))
-
-
-if __name__ == "__main__":
-    main()

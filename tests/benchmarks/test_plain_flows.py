@@ -1,7 +1,6 @@
 """The plain flows that peers follow are those of the library."""
 
-import importlib.util
-from pathlib import Path
+import importlib
 from typing import Any
 
 import jax
@@ -11,15 +10,7 @@ import pytest
 
 import jaxflow as jf
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def loaded(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+plain = importlib.import_module("plain_flows")
 
 
 def gradients_are(exact: np.ndarray, some: Any) -> None:
@@ -33,7 +24,6 @@ def gradients_are(exact: np.ndarray, some: Any) -> None:
 @pytest.mark.parametrize("most", [2e7, 0], ids=["outer products", "factors"])
 @pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
 def test_gradients_of_attention_are_those_of_the_risk(kind: Any, most: float, monkeypatch: Any) -> None:
-    plain = loaded("plain_attention")
     monkeypatch.setattr(plain, "MOST_OUTER", most)
     data, head = jf.data.random_tokens(jax.random.key(0), 3, 4, 5)
     risk, model = jf.EmpiricalRisk(data, "logistic"), kind.init(jax.random.key(1), data, head)
@@ -42,20 +32,20 @@ def test_gradients_of_attention_are_those_of_the_risk(kind: Any, most: float, mo
     parts = [gradient.W] if kind is jf.models.CombinedAttention else [gradient.K, gradient.Q]
     exact = np.concatenate([np.ravel(part) for part in parts]) * np.exp(float(scaled.log_scale))
 
-    some = plain.of(*jax.tree.map(lambda leaf: leaf[None], (risk, model)))
+    some = plain.of_attention(*jax.tree.map(lambda leaf: leaf[None], (risk, model)))
     gradients_are(exact, some)
     np.testing.assert_allclose(plain.combined(some.starts, 5)[0], model.combined_weights(), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("regression", [False, True])
 def test_gradients_of_networks_are_those_of_the_risk(regression: bool) -> None:
-    plain, keys = loaded("plain_networks"), jax.random.split(jax.random.key(0), 3)
+    keys = jax.random.split(jax.random.key(0), 3)
     targets = jax.random.normal(keys[0], (4,))
     data = jf.data.LinearData(jax.random.normal(keys[1], (4, 6)), targets if regression else jnp.sign(targets))
     risk = jf.EmpiricalRisk(data, "squared" if regression else "logistic")
     if regression:
         model: Any = jf.models.HadamardNetwork.init(keys[2], jf.models.DiagonalLinear(), p=6)
-        of, products = plain.of_products, model.log_weights.products
+        of, products = plain.of_regression, model.log_weights.products
     else:
         model = jf.models.DiagonalLinearNetwork.init(keys[2], data)
         of, products = plain.of_network, model.weights[0] * model.weights[1]

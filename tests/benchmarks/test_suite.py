@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,8 @@ def test_every_script_is_there_and_takes_its_arguments(suite: Any) -> None:
     for script in suite.SCRIPTS:
         path = FOLDER / script.file if script.file.endswith(".py") else ROOT / f"{script.file.replace('.', '/')}.py"
         text = path.read_text(encoding="utf-8")
-        if script.file.endswith("_peers.py"):
-            text += (FOLDER / "_peers.py").read_text(encoding="utf-8")
         options = re.findall(r"--(\w+)", f"{script.quick} {script.full}")
-        given = "".join(re.findall(r"settings\(.*\)", text))
+        given = "".join(re.findall(r"(?:settings|begun)\(.*?\)\n", text, re.S))
         assert all(f" {option}=" in given for option in options), script.file
 
 
@@ -43,8 +42,8 @@ def test_a_quick_run_takes_an_hour_at_most(suite: Any) -> None:
 
 
 def test_every_table_has_a_record_that_a_script_writes(suite: Any) -> None:
-    page = (FOLDER / "page.py").read_text(encoding="utf-8")
-    records = set(re.findall(r'Table\(\s*"(\w+)"', page)) - {"blocks_gpu", "engines"}
+    page = tomllib.loads((FOLDER / "page.toml").read_text(encoding="utf-8"))
+    records = {table["record"] for table in page["table"]} - {"blocks_gpu", "engines"}
     # The first needs an accelerator, the second another checkout.
     assert records == {script.file.removesuffix(".py").removesuffix(".run").split(".")[-1] for script in suite.SCRIPTS}
 
@@ -70,9 +69,6 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     }
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    # The real page, of the folder that this run wrote.
-    for name in ("page.py", "_forms.py"):
-        (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Batches of mixed lanes (`benchmarks/batch_lanes.py`): every lane ends as it does alone, whatever is beside it."""
+"""Batches of mixed lanes (`benchmarks/batches.py`): every lane ends as it does alone, whatever is beside it."""
 
 import functools
 import importlib
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-batch_lanes = importlib.import_module("batch_lanes")
+batches = importlib.import_module("batches")
 
 # On CPU limits under `vmap` are the single ones in a loop. XLA may fuse the two programs differently, and a limit that
 # is certified to 1e-8 has a direction good to the root of that. Programs count as solved to 1e-8, likewise. Paths at
@@ -27,8 +27,8 @@ NAMES = ("W", *SIDE_BY_SIDE)
 @functools.cache
 def batch_of(name: str) -> tuple[Any, list[Any]]:
     """The compiled program of a case for a batch, and its instances."""
-    case = batch_lanes.CASES[name]
-    instances = batch_lanes.lanes(case, 64 if name in SIDE_BY_SIDE else 10)
+    case = batches.CASES[name]
+    instances = batches.lanes(case, 64 if name in SIDE_BY_SIDE else 10)
     return jax.jit(jax.vmap(case.answer)), instances
 
 
@@ -36,10 +36,10 @@ def batch_of(name: str) -> tuple[Any, list[Any]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_mixed_lanes_end_as_they_do_alone(name: str) -> None:
     run, instances = batch_of(name)
-    flaws = [batch_lanes.FLAWS[k % len(batch_lanes.FLAWS)] for k in range(len(instances))]
-    batch = run(*batch_lanes.stacked(instances))
-    single = jax.jit(batch_lanes.CASES[name].answer)
-    found = batch_lanes.compare(batch, [single(*one) for one in instances])
+    flaws = [batches.FLAWS[k % len(batches.FLAWS)] for k in range(len(instances))]
+    batch = run(*batches.stacked(instances))
+    single = jax.jit(batches.CASES[name].answer)
+    found = batches.compare(batch, [single(*one) for one in instances])
     assert not found.differing, [flaws[k] for k in found.differing]
     assert found.apart <= CLOSER.get(name, TOLERANCE)
     # Ordinary lanes find something, what is NaN or infinite does not.
@@ -54,14 +54,14 @@ def test_two_batches_at_a_time_end() -> None:
 
     def work(name: str) -> None:
         run, instances = batch_of(name)
-        batch = batch_lanes.stacked(instances)
+        batch = batches.stacked(instances)
         for _ in range(5):
             jax.block_until_ready(run(*batch))
             ended[name] += 1
 
     for name in ended:
         run, instances = batch_of(name)
-        jax.block_until_ready(run(*batch_lanes.stacked(instances)))
+        jax.block_until_ready(run(*batches.stacked(instances)))
     threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in ended]
     for thread in threads:
         thread.start()
