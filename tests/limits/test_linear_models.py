@@ -204,14 +204,14 @@ def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeyp
 
 @pytest.mark.parametrize("layer", [False, True])
 def test_separable_data_go_to_the_largest_margin_of_cvxpy(layer: bool) -> None:
-    """Also with an intercept, by a layer of Equinox."""
-    model = eqx.nn.Linear(2, "scalar", key=jax.random.key(0)) if layer else Linear(jnp.zeros(2))
-    limit = jf.find_limit(jf.EmpiricalRisk((POINTS, SIDES), "logistic"), model)
+    """With an intercept: by a column of ones, or by a layer of Equinox."""
+    columns = np.c_[POINTS, np.ones(30)]
+    model = eqx.nn.Linear(2, "scalar", key=jax.random.key(0)) if layer else Linear(jnp.zeros(3))
+    limit = jf.find_limit(jf.EmpiricalRisk((POINTS if layer else columns, SIDES), "logistic"), model)
     assert limit.outcome == "globally_optimal", str(limit)
     direction = np.concatenate([np.ravel(x) for x in jax.tree.leaves(limit.direction)])
-    expected = largest_margin(SIDES[:, None] * (np.c_[POINTS, np.ones(30)] if layer else POINTS))
     # Of a direction whose norm exceeds the optimum by 1e-8 the distance is at most the root of twice that.
-    assert np.linalg.norm(direction - expected) <= 2e-4
+    assert np.linalg.norm(direction - largest_margin(SIDES[:, None] * columns)) <= 2e-4
 
 
 def test_a_column_of_a_table_that_comes_twice_shares_its_weight() -> None:
