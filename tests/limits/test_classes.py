@@ -134,16 +134,6 @@ def test_what_is_printed_counts_pairs() -> None:
     assert "The other pairs" in str(limit) and "Theorem 7" in str(limit)
 
 
-def test_normalised_descent_approaches_the_multiclass_svm() -> None:
-    inputs, labels = separable(np.random.default_rng(4))
-    risk = jf.EmpiricalRisk((inputs, labels), "cross_entropy")
-    path: Any = jf.descend(risk, linear(jnp.zeros((C, D))), steps=4000, learning_rate=0.1, save_at=[100, 1000, 4000])
-    best = next_tokens.svm(rows_of(inputs, labels).reshape(-1, C * D), np.zeros((0, C * D)))
-    W = np.asarray(path.saved.model.weight).reshape(3, -1)
-    apart = np.linalg.norm(W / np.linalg.norm(W, axis=1, keepdims=True) - best, axis=1)
-    assert apart[0] > 2.0 * apart[1] > 4.0 * apart[2] > 0.0
-
-
 @pytest.fixture(scope="module")
 def tables() -> tuple[Any, ...]:
     """Tables with one-hot embeddings of their contexts, and with random ones, from random starts."""
