@@ -174,20 +174,6 @@ def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     assert risk(limit.point) > np.mean(-np.sum(often * np.log(often), axis=1)) + 1e-3
 
 
-@pytest.mark.slow
-def test_one_continuation_is_a_class() -> None:
-    rng = np.random.default_rng(4)
-    inputs, labels = rng.normal(size=(4, 5)), np.array([0, 2, 1, 0])
-    start = linear(rng.normal(size=(3, 5)))
-    number, often = (
-        jf.find_limit(jf.EmpiricalRisk((inputs, said), "cross_entropy"), start) for said in (labels, np.eye(3)[labels])
-    )
-    assert number.outcome == often.outcome == "globally_optimal"
-    np.testing.assert_array_equal(number.linear.growing, often.linear.growing)
-    np.testing.assert_allclose(often.direction.weight, number.direction.weight, atol=2e-9)
-    assert "Thrampoulidis" in str(often) and "margins of all pairs of a datum and another class" in str(often)
-
-
 def test_of_a_network_on_frequencies_nothing_is_claimed() -> None:
     rng = np.random.default_rng(5)
     risk = jf.EmpiricalRisk((rng.normal(size=(4, 3)), np.full((4, 2), 0.5)), "cross_entropy")
