@@ -82,7 +82,6 @@ def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm():
     assert jnp.linalg.norm(rest - across) <= 0.2 * jnp.linalg.norm(W) and jnp.linalg.norm(across) > 0.1
 
 
-@pytest.mark.slow
 def test_one_selected_token_has_no_finite_component():
     # A gap is part of what is compiled: that of the mixture, to run its program.
     limit = find_limit(*concave(0.01), gap=MIXED)
