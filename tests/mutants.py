@@ -30,7 +30,7 @@ ROOMS = {
     "limits": (
         "jaxflow/limits",
         *(f"tests/limits/test_{name}.py" for name in ("certified", "find_limit", "path", "limit_points", "units")),
-        *(f"tests/limits/test_{name}.py" for name in ("linear_models", "linear_starts", "own_model")),
+        *(f"tests/limits/test_{name}.py" for name in ("linear_models", "found", "own_model")),
     ),
     "flow": ("jaxflow/flow", "tests/flow"),
     "margin": ("jaxflow/margin", "tests/margin"),

@@ -2,15 +2,13 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import jaxflow
 from tests.architecture.floors import LAZY
+from tests.processes import said
 
 PROBE = """
 import json, sys
@@ -23,16 +21,7 @@ print(json.dumps({"modules": sorted({name.partition(".")[0] for name in sys.modu
 
 
 def test_import_is_light_and_changes_no_setting():
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_ENABLE_X64"}
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROBE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
-    seen = json.loads(run.stdout)
+    seen = json.loads(said("-W", "error", "-c", PROBE))
     assert "jaxflow" in seen["modules"]
     assert not LAZY & set(seen["modules"])
     assert seen["changed"] == []
@@ -62,5 +51,4 @@ def test_every_public_name_is_there():
 
 def test_the_command_answers_without_jax():
     probe = "import sys, jaxflow.cli; assert not {'jax', 'numpy', 'diffrax'} & set(sys.modules)"
-    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
+    said("-c", probe)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from tests.study.cheap import said
+from tests.processes import said
 
 # Rooms whose public callables all have a row; of others the tables have constructors and what commands call.
 ROOMS = ("jaxflow", "jaxflow.data", "jaxflow.margin", "jaxflow.study")

@@ -2,8 +2,6 @@
 
 import importlib.metadata
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -11,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxflow import papers
-from jaxflow._core.compiling import cache_folder
 from jaxflow.cli import app, session
+from tests.processes import said
 
 runner = CliRunner()
 
@@ -122,14 +120,6 @@ def test_nothing_is_written_over_an_output_unless_it_is_asked_for(
     assert isinstance(found.exception, AssertionError)
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "jaxflow" / "xla"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
-
-
 @pytest.mark.parametrize("given", [None, "--xla_cpu_max_isa=AVX2", "--xla_cpu_multi_thread_eigen=true"])
 def test_what_the_user_asks_of_xla_stands(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
     if given is None:
@@ -152,5 +142,4 @@ def test_a_cache_folder_that_is_set_stands(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_the_package_runs_as_a_module() -> None:
-    run = subprocess.run([sys.executable, "-m", "jaxflow", "--version"], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0 and run.stdout.startswith("jaxflow "), run.stderr
+    assert said("-m", "jaxflow", "--version").startswith("jaxflow ")

@@ -108,3 +108,7 @@ def test_a_cache_where_none_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     jax.config.update("jax_compilation_cache_dir", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert jf.compilation_cache() == tmp_path / "jaxflow" / "xla"
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert jf.compilation_cache() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"

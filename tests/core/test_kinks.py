@@ -37,13 +37,3 @@ def test_pieces_together_are_the_function(name: str) -> None:
         assert found.switches.shape == (kink_count(function, x),) and np.isfinite(found.switches).sum() == kinks
         slope = jax.grad(lambda x, function=function: gated(function, x).value)(x)
         np.testing.assert_allclose(slope, jax.grad(function)(x), rtol=1e-14)
-
-
-def test_a_gate_between_is_a_combination_of_both_sides() -> None:
-    slope = jax.grad(lambda x: gated(jax.nn.leaky_relu, x, jnp.array([0.25])).value)(jnp.asarray(0.0))
-    np.testing.assert_allclose(slope, 0.25 + 0.75 * 0.01, rtol=1e-14)
-
-
-def test_an_offset_says_what_a_kink_is_worth() -> None:
-    worth = jax.grad(lambda e: gated(lambda x: 3.0 * jax.nn.relu(x), jnp.asarray(0.5), None, e).value)(jnp.zeros(1))
-    np.testing.assert_allclose(worth, [3.0])

@@ -104,11 +104,18 @@ def test_nothing_to_select():
 
 def test_batches_are_mapped_over_not_checked():
     batch = {name: np.stack([value, value]) for name, value in arguments().items()}
-    data = TokenData(**batch)  # shapes agree, with one more axis in front
-    with pytest.raises(ValueError, match="^tokens: expected one instance .*jax.vmap"):
-        data.check()
-    per_instance = jax.vmap(lambda one: one.tokens.sum())(data)
-    np.testing.assert_allclose(per_instance, batch["tokens"].sum((1, 2, 3)), rtol=1e-14)  # ~24 roundings
+    # Shapes agree, with one more axis in front.
+    for data, name in ((TokenData(**batch), "tokens"), (LinearData(batch["queries"], batch["labels"]), "inputs")):
+        with pytest.raises(ValueError, match=f"^{name}: expected one instance .*jax.vmap"):
+            data.check()
+        first = jax.vmap(lambda one, name=name: getattr(one, name)[0])(data)
+        np.testing.assert_array_equal(first, getattr(data, name)[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(0, D), (N, 0)])
+def test_an_empty_axis_is_named(shape):
+    with pytest.raises(ValueError, match="^inputs: empty axis"):
+        LinearData.validated(np.ones(shape), np.ones(shape[0]))
 
 
 def test_traced_values_are_not_judged():

@@ -5,13 +5,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxflow as jf
 from jaxflow._core import Outcome
 from jaxflow.study import Study, TokenSelection
+from tests.devices.test_lowering import attention, linear, quadratic, stages
 
 LANES = 6
 
@@ -31,51 +31,33 @@ def both(batch: Callable[[Any], Any]) -> tuple[Any, Any]:
     return on(jax.devices("gpu")[0], batch), on(jax.devices("cpu")[0], batch)
 
 
-def limit(kind: Any) -> Callable[[Any], Any]:
-    def one(key: Any) -> Any:
-        data, head = jf.data.random_tokens(key, n=3, T=4, d=5)
-        found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), kind.init(key, data, head), throw=False)
-        return found.outcome.value, jnp.argmax(found.selection, axis=-1), found.flow_certificate.duality_gap
-
-    return one
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "kind", [jf.models.CombinedAttention, jf.models.FactoredAttention, jf.models.DiagonalAttention]
 )
 def test_limits_of_attention(kind: Any) -> None:
-    there, here = both(jax.vmap(limit(kind)))
-    np.testing.assert_array_equal(there[0], here[0])
-    np.testing.assert_array_equal(there[1], here[1])
-    decided = np.isin(here[0], [Outcome.globally_optimal, Outcome.locally_optimal])
-    assert decided.any() and np.all(np.asarray(there[2])[decided] <= 1e-8)
+    there, here = both(jax.vmap(attention(kind)))
+    np.testing.assert_array_equal(there.outcome.value, here.outcome.value)
+    np.testing.assert_array_equal(there.selection, here.selection)
+    decided = np.isin(here.outcome.value, [Outcome.globally_optimal, Outcome.locally_optimal])
+    assert decided.any() and np.all(np.asarray(there.flow_certificate.duality_gap)[decided] <= 1e-8)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("depth", [2, 3])
 def test_limits_of_diagonal_networks(depth: int) -> None:
-    def one(key: Any) -> Any:
-        data = jf.data.LinearData(jax.random.normal(key, (4, 6)), jnp.asarray([1.0, -1.0, 1.0, -1.0]))
-        network = jf.models.DiagonalLinearNetwork.init(key, data, depth=depth)
-        found = jf.find_limit(jf.EmpiricalRisk(data, "exponential"), network, throw=False)
-        return found.outcome.value, found.direction
-
-    there, here = both(jax.vmap(one))
-    np.testing.assert_array_equal(there[0], here[0])
+    there, here = both(jax.vmap(linear(depth)))
+    np.testing.assert_array_equal(there.outcome.value, here.outcome.value)
     # Certified to a gap of 1e-8 in a norm: a direction to its root.
-    np.testing.assert_allclose(there[1], here[1], atol=1e-4)
+    np.testing.assert_allclose(there.direction, here.direction, atol=1e-4)
 
 
 @pytest.mark.gpu
 def test_a_flow_and_algorithm_1() -> None:
     def one(key: Any) -> Any:
-        data = jf.data.LinearData(jax.random.normal(key, (8, 5)), jax.random.normal(key, (8,)))
-        risk = jf.EmpiricalRisk(data, "squared")
-        start = jf.models.HadamardNetwork.init(key, jf.models.DiagonalLinear(), p=5)
-        stages = jf.theory.incremental_learning(risk, start)
+        risk, start = quadratic(key)
         path = jf.integrate(risk, start, clock="log_time", until=1.0, throw=False)
-        return stages.times, path.final.log_norm
+        return stages(key).times, path.final.log_norm
 
     there, here = both(jax.vmap(one))
     for a, b in zip(there, here, strict=True):

@@ -1,9 +1,5 @@
 """Instances of the papers' statements lower for accelerators too (see test_lowering.py)."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +8,7 @@ import pytest
 from jaxflow import papers
 from jaxflow.papers import Part, registry
 from tests.devices.test_lowering import arrays, lowers
+from tests.processes import said
 
 # Of every paper the first part that is computed in batches: the others call the same solvers.
 PARTS: dict[str, Part] = {}
@@ -38,11 +35,8 @@ def test_instances_of_statements_lower_for_accelerators() -> None:
     Equinox, whose check it is, returns NaN in its place where EQX_ON_ERROR says so when it is imported: in a process
     of its own.
     """
-    program = [sys.executable, "-m", "tests.devices.test_instances"]
-    environment = {**os.environ, "EQX_ON_ERROR": "nan"}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=580)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines() == list(PARTS)
+    told = said("-m", "tests.devices.test_instances", seconds=580, EQX_ON_ERROR="nan")
+    assert told.splitlines() == list(PARTS)
 
 
 if __name__ == "__main__":

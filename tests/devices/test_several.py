@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+
+from tests.processes import said
 
 # Host devices are made before JAX starts, in a process of its own.
 PROGRAM = """
@@ -37,10 +37,8 @@ for number in (1, 2):
 @pytest.mark.slow
 def test_a_sharded_batch_gives_the_answers_of_one_device() -> None:
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-2000:]
-    alone, shared = ([np.asarray(x) for x in json.loads(line)] for line in done.stdout.splitlines())
+    told = said("-c", PROGRAM, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    alone, shared = ([np.asarray(x) for x in json.loads(line)] for line in told.splitlines())
     np.testing.assert_array_equal(shared[0], alone[0])
     assert np.all(np.isin(alone[0], [1, 2])) and np.all(shared[1] <= 1e-8)
     # Batches of four and of eight round differently, and both stop where their own gap is certified: 1e-8 in the norm.

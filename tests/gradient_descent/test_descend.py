@@ -12,6 +12,7 @@ import pytest
 from jaxflow import RESULTS, EmpiricalRisk, integrate, losses, models
 from jaxflow.data import random_tokens
 from jaxflow.gradient_descent import descend
+from tests.limits.models import Linear
 
 DATA, HEAD = random_tokens(jax.random.key(0), n=3, T=4, d=4)
 RISK = EmpiricalRisk(DATA, losses.Logistic())
@@ -32,13 +33,6 @@ def loss(model):
 @jax.jit
 def slope(values):
     return jax.grad(lambda v: loss(models.FactoredAttention(v["K"], v["Q"], HEAD)))(values)
-
-
-class Line(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x):
-        return self.w @ x
 
 
 def norm(arrays):
@@ -201,7 +195,14 @@ def test_a_step_meets_its_part_of_the_data_and_an_epoch_all_of_it():
     risk = EmpiricalRisk((inputs, labels), "logistic")
     key, w, met = jax.random.key(7), np.zeros(2), []
     path = descend(
-        risk, Line(jnp.zeros(2)), steps=6, learning_rate=0.3, normalised=False, batch=2, key=key, save_at=jnp.arange(7)
+        risk,
+        Linear(jnp.zeros(2)),
+        steps=6,
+        learning_rate=0.3,
+        normalised=False,
+        batch=2,
+        key=key,
+        save_at=jnp.arange(7),
     )
     for step in range(6):
         epoch, place = divmod(step, 3)

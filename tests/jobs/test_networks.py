@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import nnls
 
 import jaxflow as jf
+from tests.limits.models import Linear
 
 
 class Sensing(eqx.Module):
@@ -136,13 +137,6 @@ class Neuron(eqx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jnp.tanh(self.w @ x)
-
-
-class Linear(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
 
 
 def squared_hinge(q: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ CLOSER = {"program, Frobenius norm": 1e-10, "integrate": 1e-10, "descend": 1e-10
 SIDE_BY_SIDE = ("program, Frobenius norm", "program, nuclear norm", "program, l1 norm", "integrate", "descend")
 # Limits are found in a loop over ten lanes (`one_lane_at_a_time`), whatever the model: W stands for all of them. (All
 # cases: `benchmarks/batches.py`. Batches of networks and of models of one's own stand beside known answers in
-# `test_linear_starts.py` and `test_own_model.py`.)
+# `test_found.py` and `test_own_model.py`.)
 NAMES = ("W", *SIDE_BY_SIDE)
 
 

@@ -212,6 +212,7 @@ def test_no_definite_outcome_changes_in_a_longer_run():
     assert np.all(soon[:4] != open_)
 
 
+@pytest.mark.slow
 def test_small_factors_are_no_stationary_point(followed, close):
     """At K, Q of size 1e-8 the gradient is 1e-8 of its multipliers, and nothing has cancelled."""
     risk, model, path = followed(FactoredAttention)

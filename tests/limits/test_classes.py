@@ -134,16 +134,6 @@ def test_what_is_printed_counts_pairs() -> None:
     assert "The other pairs" in str(limit) and "Theorem 7" in str(limit)
 
 
-def test_normalised_descent_approaches_the_multiclass_svm() -> None:
-    inputs, labels = separable(np.random.default_rng(4))
-    risk = jf.EmpiricalRisk((inputs, labels), "cross_entropy")
-    path: Any = jf.descend(risk, linear(jnp.zeros((C, D))), steps=4000, learning_rate=0.1, save_at=[100, 1000, 4000])
-    best = next_tokens.svm(rows_of(inputs, labels).reshape(-1, C * D), np.zeros((0, C * D)))
-    W = np.asarray(path.saved.model.weight).reshape(3, -1)
-    apart = np.linalg.norm(W / np.linalg.norm(W, axis=1, keepdims=True) - best, axis=1)
-    assert apart[0] > 2.0 * apart[1] > 4.0 * apart[2] > 0.0
-
-
 @pytest.fixture(scope="module")
 def tables() -> tuple[Any, ...]:
     """Tables with one-hot embeddings of their contexts, and with random ones, from random starts."""
@@ -182,20 +172,6 @@ def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     shares = jax.nn.softmax(inputs @ limit.point.weight.T, axis=-1)
     np.testing.assert_allclose((shares - often).T @ inputs, 0.0, atol=1e-12)
     assert risk(limit.point) > np.mean(-np.sum(often * np.log(often), axis=1)) + 1e-3
-
-
-@pytest.mark.slow
-def test_one_continuation_is_a_class() -> None:
-    rng = np.random.default_rng(4)
-    inputs, labels = rng.normal(size=(4, 5)), np.array([0, 2, 1, 0])
-    start = linear(rng.normal(size=(3, 5)))
-    number, often = (
-        jf.find_limit(jf.EmpiricalRisk((inputs, said), "cross_entropy"), start) for said in (labels, np.eye(3)[labels])
-    )
-    assert number.outcome == often.outcome == "globally_optimal"
-    np.testing.assert_array_equal(number.linear.growing, often.linear.growing)
-    np.testing.assert_allclose(often.direction.weight, number.direction.weight, atol=2e-9)
-    assert "Thrampoulidis" in str(often) and "margins of all pairs of a datum and another class" in str(often)
 
 
 def test_of_a_network_on_frequencies_nothing_is_claimed() -> None:

@@ -59,6 +59,22 @@ def test_every_mixture_is_followed(dtypes):
     assert dtypes_of_ends(*problem(*dtypes)) == {jnp.dtype("float64")}
 
 
+def test_mixed_types_and_a_common_first_token_have_a_certified_limit():
+    """Such as one for the class: no sequence selects it here, and it must not count as the same token elsewhere."""
+    data, head = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)
+    tokens = np.round(4 * np.asarray(data.tokens)).astype("int64")
+    tokens[:, 0] = tokens[0, 0]
+    queries = np.round(4 * np.asarray(data.queries)).astype("float32")
+    mixed = jf.data.TokenData.validated(tokens, queries, np.asarray(data.labels) > 0)
+    model = jf.models.CombinedAttention(np.zeros((4, 4), np.float32), np.asarray(head))
+    limit = jf.find_limit(jf.EmpiricalRisk(mixed, "logistic"), model)
+    assert limit.direction.dtype == np.float64 and limit.outcome in ("globally_optimal", "locally_optimal")
+    chosen = np.argmax(limit.selection, axis=-1)
+    assert np.all(chosen > 0)
+    best = jf.margin.solve_cvxpy(jf.margin.attention_svm(mixed, chosen)).certificate.primal_value
+    np.testing.assert_allclose(jnp.linalg.norm(limit.direction), best, rtol=1e-6)
+
+
 def test_single_precision_stays_single_where_that_is_the_default():
     with jax.enable_x64(False):
         assert dtypes_of_ends(*problem(*["float32"] * 4)) == {jnp.dtype("float32")}

@@ -7,7 +7,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.limits import find_limit, find_limits
-from jaxflow.margin import attention_svm, solve
+from jaxflow.margin import attention_svm, solve, solve_cvxpy
 
 N, T, D = 3, 4, 4
 
@@ -104,6 +104,22 @@ def test_kinks_and_flat_parts_of_a_head_are_reported(tokens, label, W, inner, st
     limit = find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, max_steps=500, throw=False)
     assert str(limit.head_state) == state and str(limit.outcome) == outcome
     assert state.removeprefix("on_") in str(limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_heads_with_kinks_from_zero_claim_nothing_false(seed):
+    """A certified direction is the optimum of its program; where the path slides on a kink, `print` reports it."""
+    head = jf.models.MLPHead(jax.random.normal(jax.random.key(5), (8, 4)))
+    data, _ = instance(seed)
+    model = jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
+    limit = find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False)
+    if limit.outcome == "undecided":
+        assert "kink" in str(limit)
+        return
+    assert limit.outcome in ("globally_optimal", "locally_optimal", "not_locally_optimal")
+    best = solve_cvxpy(attention_svm(data, limit.selection)).certificate.primal_value
+    np.testing.assert_allclose(jnp.linalg.norm(limit.direction), best, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 The quasi-separated data are those of a public question: a slope diverges in every unit, and no minimum exists.
 """
 
+import importlib
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import nnls
 from scipy.special import expit
@@ -27,6 +29,10 @@ LABELS = np.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 TURNED = np.where(np.arange(8) == 1, 1.0, LABELS)
 UNITS = np.array([1e-3, 1.0, 300.0, 1e3, 1e6])
 
+RNG = np.random.default_rng(0)
+POINTS = RNG.normal(size=(30, 2))
+SIDES, NOISY = (np.sign(POINTS @ [1.0, -0.5] + noise) for noise in (0.0, RNG.normal(size=30)))
+
 
 def minimum(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Of the logistic loss, by Newton's method from nearby with slopes in extended precision."""
@@ -36,6 +42,11 @@ def minimum(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
         hessian = (rows * (p * (1 - p))[:, None]).T @ rows
         w = w + np.linalg.solve(hessian.astype(float), (rows.T @ p).astype(float))
     return w
+
+
+def largest_margin(rows: np.ndarray) -> np.ndarray:
+    """The direction of it, by CVXPY."""
+    return importlib.import_module("classes").svm(rows, np.zeros((0, rows.shape[1])))
 
 
 def quasi(unit: Any) -> jax.Array:
@@ -189,6 +200,56 @@ def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeyp
     wrong = limit()
     assert right.outcome == "globally_optimal" and wrong.outcome == "undecided"
     np.testing.assert_allclose(*(x.flow_direction.module.w for x in (wrong, right)), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("layer", [False, True])
+def test_separable_data_go_to_the_largest_margin_of_cvxpy(layer: bool) -> None:
+    """With an intercept: by a column of ones, or by a layer of Equinox."""
+    columns = np.c_[POINTS, np.ones(30)]
+    model = eqx.nn.Linear(2, "scalar", key=jax.random.key(0)) if layer else Linear(jnp.zeros(3))
+    limit = jf.find_limit(jf.EmpiricalRisk((POINTS if layer else columns, SIDES), "logistic"), model)
+    assert limit.outcome == "globally_optimal", str(limit)
+    direction = np.concatenate([np.ravel(x) for x in jax.tree.leaves(limit.direction)])
+    # Of a direction whose norm exceeds the optimum by 1e-8 the distance is at most the root of twice that.
+    assert np.linalg.norm(direction - largest_margin(SIDES[:, None] * columns)) <= 2e-4
+
+
+def test_a_column_of_a_table_that_comes_twice_shares_its_weight() -> None:
+    """A table of pandas, whose labels are words."""
+    table = pd.DataFrame(np.c_[POINTS, POINTS[:, 0]], columns=["age", "salary", "age in years"])
+    words = pd.Series(np.where(NOISY > 0, "yes", "no"))
+    limit = jf.find_limit(jf.EmpiricalRisk((table, words), "logistic"), Linear(jnp.zeros(3)))
+    once = minimum(NOISY[:, None] * POINTS, np.zeros(2)).astype(float)
+    assert limit.outcome == "finite_stationary_point" and limit.error <= 1e-10
+    np.testing.assert_allclose(limit.point.w, [once[0] / 2, once[1], once[0] / 2], rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_least_squares_from_any_start_and_with_fewer_data_than_weights() -> None:
+    rng = np.random.default_rng(1)
+    for shape in ((30, 2), (3, 5)):
+        inputs, targets, start = rng.normal(size=shape), rng.normal(size=shape[0]), rng.normal(size=shape[1])
+        limit = jf.find_limit(jf.EmpiricalRisk((inputs, targets), "squared"), Linear(jnp.asarray(start)))
+        expected = start + np.linalg.pinv(inputs) @ (targets - inputs @ start)
+        assert np.linalg.norm(limit.point.w - expected) <= float(limit.error) * np.linalg.norm(expected)
+    assert limit.outcome == "limit_point"
+
+
+@pytest.mark.slow
+def test_five_thousand_weights_and_few_data() -> None:
+    """A linear model moves in the span of its data; the limit point of a network of this size is refused with the ways
+    that are left (its direction is not: tests/flow/test_hard_margin_products.py)."""
+    inputs = np.random.default_rng(3).normal(size=(30, 5000))
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, SIDES), "logistic"), Linear(jnp.zeros(5000)))
+    assert limit.outcome == "globally_optimal"
+    # In the span of the data, whose Gram matrix is all that counts.
+    values, basis = np.linalg.eigh(inputs @ inputs.T)
+    small = largest_margin(SIDES[:, None] * basis * np.sqrt(values))
+    assert np.linalg.norm(limit.direction.w - inputs.T @ (basis @ (small / np.sqrt(values)))) <= 2e-4
+    network = eqx.nn.MLP(2, "scalar", width_size=1000, depth=1, use_final_bias=False, key=jax.random.key(0))
+    message = "^model: 4000 trained numbers; .*`trainable` of the risk.*integrate or descend"
+    with pytest.raises(ValueError, match=message):
+        jf.find_limit(jf.EmpiricalRisk((POINTS, SIDES), "squared"), network)
 
 
 @pytest.mark.slow

@@ -19,9 +19,14 @@ def limit_of(p: float, inputs: Any, labels: Any, start: Any) -> Any:
     return jf.find_limit(risk, Linear(jnp.asarray(start)), method=jf.ModelStaged(potential=p), throw=False)
 
 
+# Each p is compiled for itself: one below two and one above it, of vectors or of matrices, are in the quick tests.
+def of_each(quick: Any, *others: Any) -> list[Any]:
+    return [quick, *(pytest.param(*other, marks=pytest.mark.slow) for other in others)]
+
+
 # How many of six have to be certified. For p = 1.2 roundings end a path before its direction is near enough, and for
 # p = 10 entries that are small beside others come to their place too late.
-@pytest.mark.parametrize(("p", "least"), [(1.2, 2), (1.5, 6), (3.0, 6), (10.0, 3)])
+@pytest.mark.parametrize(("p", "least"), of_each((1.5, 6), (1.2, 2), (3.0, 6), (10.0, 3)))
 def test_certified_directions_are_those_of_clarabel(p: float, least: int) -> None:
     rng = np.random.default_rng(1)
     inputs, starts = rng.normal(size=(6, 10, 4)), 0.3 * rng.normal(size=(6, 4))
@@ -46,7 +51,7 @@ class Matrix(eqx.Module):
         return jnp.sum(self.W * x)
 
 
-@pytest.mark.parametrize("p", [1.5, 3.0])
+@pytest.mark.parametrize("p", of_each(3.0, (1.5,)))
 def test_certified_directions_of_a_matrix_are_those_of_the_program_in_the_schatten_norm(p: float) -> None:
     rng = np.random.default_rng(4)
     inputs, starts = rng.normal(size=(3, 10, 3, 4)), 0.3 * rng.normal(size=(3, 3, 4))
@@ -79,13 +84,11 @@ def test_singular_values_that_are_zero_in_the_limit() -> None:
     np.testing.assert_allclose(np.linalg.svd(ours, compute_uv=False)[2], 0.0, atol=1e-12)
 
 
-def test_schatten_potentials_of_anything_but_one_matrix() -> None:
+@pytest.mark.slow
+def test_schatten_potentials_of_overlapping_data_end_at_their_minimum() -> None:
+    """The potential of two is that of gradient flow."""
     rng = np.random.default_rng(5)
-    inputs, labels = rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)
-    vectors, matrices = (jf.EmpiricalRisk((x, labels), "logistic") for x in (inputs.reshape(20, 4), inputs))
-    with pytest.raises(ValueError, match=r"method: a Schatten potential is for .* one matrix"):
-        jf.find_limit(vectors, Linear(jnp.ones(4)), method=jf.ModelStaged(potential=jf.margin.Schatten(3)))
-    # Of two it is gradient flow, and overlapping data end at the minimum of their loss.
+    matrices = jf.EmpiricalRisk((rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)), "logistic")
     one, other, third = (
         jf.find_limit(matrices, Matrix(jnp.ones((2, 2))), method=jf.ModelStaged(potential=potential))
         for potential in (2.0, jf.margin.Schatten(2), jf.margin.Schatten(3))
@@ -104,7 +107,7 @@ def test_two_is_gradient_flow() -> None:
     assert one.prediction.program.norm.alias == "frobenius" and str(one) == str(other)
 
 
-@pytest.mark.parametrize("p", [1.5, 3.0])
+@pytest.mark.parametrize("p", of_each(3.0, (1.5,)))
 def test_overlapping_data_end_at_their_minimum(p: float) -> None:
     rng = np.random.default_rng(3)
     inputs, labels = rng.normal(size=(30, 4)), rng.choice([-1.0, 1.0], 30)
@@ -129,7 +132,14 @@ def test_other_limits_are_undecided() -> None:
     assert all(limit.outcome == "undecided" and limit.direction is None and limit.point is None for limit in limits)
 
 
-def test_models_that_are_not_linear_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("model", "potential", "message"),
+    [
+        (Products(jnp.ones(2), jnp.ones(2)), 3.0, "method: `potential`"),
+        (Linear(jnp.ones(2)), jf.margin.Schatten(3), r"method: a Schatten potential is for .* one matrix"),
+    ],
+)
+def test_other_models_are_refused(model: Any, potential: Any, message: str) -> None:
     risk = jf.EmpiricalRisk((np.eye(2), [1.0, 1.0]), "logistic")
-    with pytest.raises(ValueError, match="method: `potential`"):
-        jf.find_limit(risk, Products(jnp.ones(2), jnp.ones(2)), method=jf.ModelStaged(potential=3.0))
+    with pytest.raises(ValueError, match=message):
+        jf.find_limit(risk, model, method=jf.ModelStaged(potential=potential))

@@ -1,5 +1,7 @@
 """The loop over gears: one path in stretches, alone, mapped over, and in a block with a queue for each gear."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,10 +32,20 @@ def instances():
 
 
 @pytest.fixture(scope="module")
-def paths(instances):
+def path_of(instances):
     """Outside of `jit` a path goes on by a program for each gear, compiled when it is needed."""
-    pairs = (jax.tree.map(lambda x, i=i: x[i], instances) for i in range(len(KEYS)))
-    return [follow(gears(risk, model), risk, model, BUDGET) for risk, model in pairs]
+
+    @functools.cache
+    def followed(i):
+        risk, model = jax.tree.map(lambda x: x[i], instances)
+        return follow(gears(risk, model), risk, model, BUDGET)
+
+    return followed
+
+
+@pytest.fixture(scope="module")
+def paths(path_of):
+    return [path_of(i) for i in range(len(KEYS))]
 
 
 def tokens(path, risk):
@@ -52,11 +64,11 @@ def test_every_path_ends_and_its_ledger_adds_up(paths):
     assert sum(int(path.stats["num_implicit_steps"] > 0) for path in paths) >= 3
 
 
-def test_a_selection_that_is_left_again_is_followed_to_the_next(paths, instances):
+def test_a_selection_that_is_left_again_is_followed_to_the_next(path_of, instances):
     """An implicit integration from the start agrees once it is followed beyond a log arc length of 7.4
     (benchmarks/crowded.py)."""
     risk = jax.tree.map(lambda x: x[-1], instances[0])
-    np.testing.assert_array_equal(tokens(paths[-1], risk), [3, 1, 1, 0, 4])
+    np.testing.assert_array_equal(tokens(path_of(len(KEYS) - 1), risk), [3, 1, 1, 0, 4])
 
 
 @pytest.mark.slow

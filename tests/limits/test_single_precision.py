@@ -3,10 +3,7 @@
 Run as a program this file answers the questions of the tests in the precision that JAX has there.
 """
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +12,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.margin import ProgramResult
+from tests.processes import said
 from tests.referee import attention, run
 from tests.referee.programs import lower_bound
 
@@ -62,12 +60,7 @@ def answers():
 def both(tmp_path_factory):
     """Answers in single and in double precision."""
     out = tmp_path_factory.mktemp("single") / "out.npz"
-    # Programs that run once are compiled as in this process: XLA's optimisations take longer than all that is computed.
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_ENABLE_X64": "0"}
-    environment["PYTHONPATH"] = str(Path(jf.__file__).parents[1])
-    command = [sys.executable, "-W", "error::RuntimeWarning", __file__, out]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr
+    said("-W", "error::RuntimeWarning", __file__, str(out), seconds=600, JAX_ENABLE_X64="0")
     return dict(np.load(out)), answers()
 
 

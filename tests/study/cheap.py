@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,6 @@ from jaxflow._core import Code, Outcome, SelectionStatus
 from jaxflow.study import AbstractExperiment, Study
 from jaxflow.study.files import read_file, side_folder
 from jaxflow.study.layout import seal
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def cheap(key, d=2, spread=1.0, parametrization="W"):
@@ -181,24 +177,3 @@ def edit(path: Path, *, sealed: bool = False, arrays: Any = None, **attributes: 
     if sealed:
         told["metadata_checksum"] = seal(top)
     (path / "zarr.json").write_text(json.dumps(top))
-
-
-def child(*arguments: str, cwd: Path = ROOT, to: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
-    """Another Python, which finds the library and its tests; `to`: where its output goes."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        stdout=to,
-        stderr=to,
-        text=True,
-    )
-
-
-def said(*arguments: str, seconds: float = 300, **how: Any) -> str:
-    """What another Python prints, which must end well."""
-    process = child(*arguments, **how)
-    output, errors = process.communicate(timeout=seconds)
-    assert process.returncode == 0, errors[-3000:]
-    return output

@@ -19,16 +19,8 @@ from jaxflow.cli.study import app
 from jaxflow.report import study_html
 from jaxflow.study import FunctionExperiment, open_results, status
 from jaxflow.study.files import side_folder
-from tests.study.cheap import (
-    ROOT,
-    attack,
-    cheap,
-    edit,
-    payload,
-    restore,
-    small_study,
-    tiny_study,
-)
+from tests.processes import ROOT
+from tests.study.cheap import attack, cheap, edit, payload, restore, small_study, tiny_study
 
 
 def run(path: Path) -> None:

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from jaxflow.study import blocks, executors, status
-from tests.study.cheap import SPEC, HostExperiment, cheap, child, payload, read_log, said, small_study, tiny_study
+from tests.processes import child, said
+from tests.study.cheap import SPEC, HostExperiment, cheap, payload, read_log, small_study, tiny_study
 
 NO_DASK = "Dask is not installed (extra `cluster`)"
 

@@ -15,7 +15,8 @@ import pytest
 from jaxflow.study import files as files_of_store
 from jaxflow.study import open_results, status
 from jaxflow.study.files import side_folder
-from tests.study.cheap import HostExperiment, child, payload, read_log, restore, small_study, tiny_study
+from tests.processes import child
+from tests.study.cheap import HostExperiment, payload, read_log, restore, small_study, tiny_study
 
 # How often a study is killed at random with each executor; every moment has its turn in
 # `test_whatever_happens_at_any_moment`.

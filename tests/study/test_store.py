@@ -11,7 +11,8 @@ import zarr
 from jaxflow.study import decode, metadata, open_results, status, store
 from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.files import only_writer
-from tests.study.cheap import HostExperiment, cheap, edit, payload, said, small_study, tiny_study
+from tests.processes import said
+from tests.study.cheap import HostExperiment, cheap, edit, payload, small_study, tiny_study
 
 PLAIN = """
 import json, sys

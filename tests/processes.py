@@ -1,0 +1,30 @@
+"""Other processes of Python, for what a test cannot see in its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def child(*arguments: str, cwd: Path = ROOT, to: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+    """Another Python, which finds the library and its tests; `to`: where its output goes."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=to,
+        stderr=to,
+        text=True,
+    )
+
+
+def said(*arguments: str, seconds: float = 300, **how: Any) -> str:
+    """What another Python prints, which must end well."""
+    process = child(*arguments, **how)
+    output, errors = process.communicate(timeout=seconds)
+    assert process.returncode == 0, errors[-3000:]
+    return output
