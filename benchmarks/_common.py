@@ -182,8 +182,8 @@ def counts(names: Any) -> dict[str, int]:
 
 
 def outcomes(codes: Any) -> dict[str, int]:
-    """How often each outcome occurs, of codes or of outcomes."""
-    return counts([jf.Outcome(int(code)).name for code in codes])
+    """How often each outcome occurs, of numbers or of outcomes. A loop over a batch of outcomes itself never ends."""
+    return counts([jf.Outcome(int(code)).name for code in np.asarray(codes)])
 
 
 def spread(values: Any) -> Row:

@@ -66,7 +66,7 @@ def descent(experiment: TokenSelection, factors: Row, key: Any) -> Row:
 
 def row(parametrization: str, way: str, found: Row, known: Row, first: Seconds, later: Seconds) -> Row:
     """What a way has found, beside the tokens and outcomes that are known, and how long it took."""
-    count = len(found["outcome"])
+    count = len(found["token"])
     return {
         "parametrization": parametrization,
         **SHAPE,
