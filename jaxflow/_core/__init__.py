@@ -11,6 +11,7 @@ from jaxflow._core.checks import as_integer as as_integer
 from jaxflow._core.checks import as_key as as_key
 from jaxflow._core.checks import as_mask as as_mask
 from jaxflow._core.checks import as_matrix as as_matrix
+from jaxflow._core.checks import as_named as as_named
 from jaxflow._core.checks import as_path as as_path
 from jaxflow._core.checks import as_plain as as_plain
 from jaxflow._core.checks import as_signs as as_signs
@@ -54,4 +55,5 @@ from jaxflow._core.trees import tree_dot as tree_dot
 from jaxflow._core.trees import tree_in_float as tree_in_float
 from jaxflow._core.trees import tree_norm as tree_norm
 from jaxflow._core.trees import tree_scale as tree_scale
+from jaxflow._core.trees import tree_unit as tree_unit
 from jaxflow._core.trees import tree_where as tree_where

@@ -4,7 +4,7 @@ import difflib
 import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,15 @@ def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: 
     """**Raises:** `ValueError` for what is no instance of `kinds`, which `what` describes."""
     require(isinstance(value, kinds), argument, f"expected {what}, got {type(value).__name__}")
     return value
+
+
+def as_named(argument: str, value: Any, kind: type, known: Mapping[str, Callable[[], Any]]) -> Any:
+    """A value of a kind, or the one `known` by its name. **Raises:** `ValueError` with the nearest name."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str) or value not in known:
+        raise unknown_name(argument, value, known)
+    return known[value]()
 
 
 def as_key(argument: str, value: Any) -> jax.Array:

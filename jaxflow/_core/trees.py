@@ -33,6 +33,11 @@ def tree_scale(factor: Float[Array, ""] | float, a: PyTree) -> PyTree:
     return jax.tree.map(lambda x: factor * x, a)
 
 
+def tree_unit(a: PyTree) -> PyTree:
+    """a/‖a‖₂; zeros stay."""
+    return tree_scale(1.0 / positive_or_one(tree_norm(a)), a)
+
+
 def tree_where(mask: Bool[Array, "*b"], a: PyTree, b: PyTree) -> PyTree:
     """Rows of a where the mask holds, else those of b; what is no array is a's."""
 

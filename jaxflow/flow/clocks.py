@@ -6,14 +6,14 @@ has readings in units of its own (`until`, `save_at`): a time, its logarithm, a 
 
 import abc
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_boolean, check_real, is_concrete, require, unknown_name
+from jaxflow._core import as_boolean, as_named, check_real, is_concrete, require
 
 Scalar = Float[Array, ""]
 
@@ -33,9 +33,7 @@ class AbstractClock(eqx.Module):
         r"""$\log(e^c\,dt/ds)$, from c, $\log\|G\|$ and $\log\sum_k|P_k|$ (multipliers on G's scale)."""
 
     def log_time(self, s: Scalar) -> Scalar:
-        """log t as a function of s; `TypeError` for clocks that integrate log t."""
-        if not self.tells_time:
-            raise TypeError(f"{type(self).__name__} has no formula for log t; log t is integrated with the path")
+        """log t as a function of s, of a clock that tells it."""
         return self.reading(s) if self.reads_negative else jnp.log(self.reading(s))
 
     def log_length(self, s: Scalar) -> Scalar | None:
@@ -57,7 +55,8 @@ class AbstractClock(eqx.Module):
 
     def is_exact(self) -> bool:
         """Whether the exact flow is followed at every distance."""
-        return True
+        cap = self.log_cap()
+        return isinstance(cap, float) and math.isinf(cap)
 
     def integrates_time(self) -> bool:
         """Whether t is a state beside the weights; where it is not, and is not a function of s, $\\log t=r$ with
@@ -105,12 +104,8 @@ class RescaledTime(AbstractClock):
     ```
     """
 
-    log_alpha: Float[Array, ""]
+    log_alpha: Float[Array, ""] = eqx.field(converter=lambda x: jnp.asarray(check_real("log_alpha", x), dtype=float))
     tells_time: ClassVar[bool] = True
-
-    def __init__(self, log_alpha: Any):
-        check_real("log_alpha", log_alpha)
-        self.log_alpha = jnp.asarray(log_alpha, dtype=float)
 
     def __check_init__(self) -> None:
         negative = not is_concrete(self.log_alpha) or bool(jnp.all(self.log_alpha < 0))
@@ -233,9 +228,6 @@ class LogArcLength(AbstractClock):
     def log_length(self, s: Scalar) -> Scalar:
         return s + jnp.log(self.unit)
 
-    def is_exact(self) -> bool:
-        return isinstance(self.cap, float) and math.isinf(self.cap)
-
     def log_cap(self) -> float | Float[Array, ""]:
         return math.log(self.cap) if isinstance(self.cap, float) else jnp.log(self.cap)
 
@@ -271,11 +263,7 @@ CLOCKS = {
 
 def as_clock(clock: AbstractClock | str) -> AbstractClock:
     """A clock from a clock or its name. **Raises:** `ValueError` with the nearest name."""
-    if isinstance(clock, AbstractClock):
-        return clock
-    if not isinstance(clock, str) or clock not in CLOCKS:
-        raise unknown_name("clock", clock, CLOCKS)
-    return CLOCKS[clock]()
+    return as_named("clock", clock, AbstractClock, CLOCKS)
 
 
 def _floored(log_norm: Scalar, log_sum: Scalar, floor: float) -> Scalar:

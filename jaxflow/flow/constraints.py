@@ -1,17 +1,17 @@
 r"""What a loss makes of logits and margins: multipliers on a logarithmic scale, of attention and linear networks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData
-from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, entry, without
+from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, against_others, entry, without
 from jaxflow.losses import scaled_by_output
-from jaxflow.models import AbstractAttention, Saturation, is_linear, token_scores
+from jaxflow.models import is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -53,7 +53,8 @@ class AttentionConstraints(AbstractConstraints):
         moved = jnp.sum(moved, axis=1, keepdims=True)
         size = jnp.abs(self.gains - moved)
         live = self.seen & (size > 0)
-        labels, layers = _of(self.risk).labels, self.layers or 1
+        data: Any = self.risk.data
+        labels, layers = data.labels, self.layers or 1
         outputs = jnp.sum((self.outputs + moved[:, 0]).reshape(layers, *labels.shape), axis=0)
         scales, weights = scaled_by_output(self.risk.loss, outputs, labels)
         count = labels.size if self.risk.reduction == "mean" else 1
@@ -66,76 +67,52 @@ class AttentionConstraints(AbstractConstraints):
         token, index = jnp.arange(rows.shape[1] + 1)[None, :], self.index[:, None]
         before, after = jnp.pad(rows, ((0, 0), (0, 1))), jnp.pad(rows, ((0, 0), (1, 0)))
         table = jnp.where(token == index, own, jnp.where(token < index, before, after))
-        stacked = () if self.layers is None else (self.layers,)
-        return table.reshape(*stacked, *_of(self.risk).labels.shape, -1)
+        data: Any = self.risk.data
+        return table.reshape(*(() if self.layers is None else (self.layers,)), *data.labels.shape, -1)
 
 
 def together(layers: list[AttentionConstraints]) -> AttentionConstraints:
     """The constraints of layers in parallel, of affine margins, as those of one state: the states in a row."""
-
-    def joined(name: str) -> Array:
-        return jnp.concatenate([getattr(layer, name) for layer in layers])
-
     margins: list[Any] = [layer.margins for layer in layers]
-    widths = [own.rows.shape[1] for own in margins]
-    before = np.cumsum([0, *widths[:-1]]).tolist()
-    rows = [
-        jnp.pad(own.rows, ((0, 0), (left, sum(widths) - left - width)))
-        for own, left, width in zip(margins, before, widths, strict=True)
-    ]
-    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), jnp.concatenate(rows), len(margins))
-    names = ("index", "seen", "copies", "gains", "outputs")
-    return AttentionConstraints(whole, joined("signs"), layers[0].risk, *map(joined, names), layers=len(layers))
+    stacked, count = jnp.stack([own.rows for own in margins])[:, :, None], len(margins)
+    rows = jnp.where(jnp.eye(count, dtype=bool)[:, None, :, None], stacked, 0.0).reshape(-1, count * stacked.shape[-1])
+    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), rows, count)
+    names = ("signs", "index", "seen", "copies", "gains", "outputs")
+    signs, *others = (jnp.concatenate([getattr(layer, name) for layer in layers]) for name in names)
+    return AttentionConstraints(whole, signs, layers[0].risk, *others, layers=len(layers))
 
 
 def attention_constraints(
-    risk: EmpiricalRisk, head: Any, data: TokenData, index: Int[Array, " o"], margins: AbstractMargins
+    risk: EmpiricalRisk, model: Any, margins: Callable[[Int[Array, " o"]], AbstractMargins]
 ) -> AttentionConstraints:
-    """The constraints that keep attention on the tokens `index`.
+    """The constraints that keep attention on the tokens that have the most of it, in one row with one for every output;
+    `margins` makes those of the tokens `(o,)`.
 
     **Raises:** `ValueError` for a head that is not linear: its slopes change with the mixture of tokens.
     """
-    if not is_linear(head):
+    if not is_linear(model.head):
         raise ValueError("solver: MultiplierNewton needs a linear head; use another solver")
+    data: Any = risk.data
     T = data.tokens.shape[-2]
+    index = jnp.argmax(jnp.where(data.visible, model.logits(data), -jnp.inf), axis=-1).reshape(-1)
     # Scores carry the label, outputs do not.
-    gamma = token_scores(data, head).reshape(-1, T) * data.labels.reshape(-1, 1)
+    gamma = token_scores(data, model.head).reshape(-1, T) * data.labels.reshape(-1, 1)
     outputs = entry(index, gamma)
     gains = without(index, gamma) - outputs
     seen = without(index, data.visible.reshape(-1, T))
     copies = without(index, data.copies(index.reshape(data.output_shape)).reshape(-1, T))
     downhill = -data.labels.reshape(-1, 1)
     signs = jnp.where(seen & ~copies, jnp.sign(gains * downhill), 0.0).reshape(-1)
-    return AttentionConstraints(margins, signs, risk, index, seen, copies, gains, outputs[:, 0])
+    return AttentionConstraints(margins(index), signs, risk, index, seen, copies, gains, outputs[:, 0])
 
 
-def linear_multipliers(
-    risk: EmpiricalRisk, head: Any, logits: Float[Array, "*n T"]
-) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
-    r"""$\partial L/\partial a_{it}=e^MP_{it}$ as `(M, P)` for a linear head, whose slopes are scores and stand still.
-
-    What `EmpiricalRisk.scaled_gradient` finds for any head.
-    """
-    data = _of(risk)
-    # Scores carry the label, outputs do not.
-    slopes = token_scores(data, head) * data.labels[..., None]
-    saturation = Saturation.at(logits, data.visible, slopes)
-    scales, weights = scaled_by_output(risk.loss, saturation.mean_slopes(), data.labels)
-    return saturation.multipliers(scales, weights / (weights.size if risk.reduction == "mean" else 1))
+def rows_against_others(data: TokenData, index: Int[Array, " o"], tokens: Float[Array, "n T e"]) -> Float[Array, "N e"]:
+    """The token `index` of each output less each of the others, of what stands for the tokens of the data."""
+    outputs = tokens if data.single_query else jnp.repeat(tokens, data.labels.shape[1], axis=0)
+    return against_others(index, outputs).reshape(-1, tokens.shape[-1])
 
 
-def _of(risk: EmpiricalRisk) -> Any:
-    """The data of a risk that has some."""
-    return risk.data
-
-
-def top_tokens(model: AbstractAttention, data: TokenData) -> Int[Array, " o"]:
-    """The token with the most attention for every output, in one row."""
-    logits = jnp.where(data.visible, model.logits(data), -jnp.inf)
-    return jnp.argmax(logits, axis=-1).reshape(-1)
-
-
-def leading(attention: Float[Array, "*n T"], data: TokenData) -> Bool[Array, "*n T"]:
+def leading(attention: Float[Array, "*n T"], data: Any) -> Bool[Array, "*n T"]:
     """The token with the most attention of each query (of each layer), and its copies."""
     index, copies = jnp.argmax(attention, axis=-1), data.copies
     for _ in range(index.ndim - data.labels.ndim):
@@ -164,4 +141,5 @@ class NetworkConstraints(AbstractConstraints):
         return scales + jnp.log(jnp.abs(weights)) - (jnp.log(q.size) if self.risk.reduction == "mean" else 0.0)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
-        return -_of(self.risk).targets * weights
+        data: Any = self.risk.data
+        return -data.targets * weights

@@ -7,9 +7,11 @@ by step. Lanes contain no host callback, so that programs built on them can be k
 (`diffeqsolve` with save points, or with a first step, cannot).
 """
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import diffrax
@@ -18,22 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import (
-    RESULTS,
-    ScaledGradient,
-    all_finite,
-    as_array,
-    check_integer,
-    check_kind,
-    check_real,
-    require,
-)
+from jaxflow._core import RESULTS, ScaledGradient, all_finite, check_integer, check_kind, require, tree_where
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.coordinates import AbstractCoordinates
 from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.multiplier_newton import MultiplierNewton
-from jaxflow.flow.saving import check_save_at, check_until
+from jaxflow.flow.saving import check_readings
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stability import at_stability_limit
 from jaxflow.flow.stopping import AbstractStop, Unsaturated
@@ -58,37 +51,31 @@ def _promoted(result: Any) -> Any:
 
 
 class StepMeter:
-    """Called inside a loop with the number of steps so far and the clock's variable s; reports at most once a second.
+    """Called inside a loop with the number of steps so far and what they have reached.
 
-    **Arguments:** `say` receives a line; `clock`: the name of the clock that s belongs to.
+    **Arguments:** `say` receives `line`, a format of the numbers, at most once a second; before the first step `begun`.
     """
 
-    def __init__(self, say: Callable[[str], None], clock: str):
-        self._say, self._clock = say, clock
-        self._last = time.monotonic()
+    def __init__(self, say: Callable[[str], None], line: str, begun: str | None = None):
+        self._say, self._line, self._begun, self._last = say, line, begun or line, -math.inf
 
-    def __call__(self, steps: Any, s: Any) -> None:
+    def __call__(self, steps: Any, *reached: Any) -> None:
         now = time.monotonic()
-        if int(steps) == 0:
-            self._say(f"following the flow in {self._clock}")
-        elif now - self._last < EVERY:
-            return
-        else:
-            self._say(f"{self._clock}: {int(steps)} steps, s = {float(s):.4g}")
-        self._last = now
+        if now - self._last >= EVERY:
+            self._say((self._line if steps else self._begun).format(int(steps), *map(float, reached)))
+            self._last = now
 
 
 class Lane(eqx.Module):
     """One integration under way; under `vmap` every leaf has a leading axis.
 
-    `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next` and
+    `system` is the problem; s the clock's variable, reached with `state`, to be continued to `s_next` and
     at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted steps
     in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule stops
     it; `most`: its own budget of steps, in addition to that of its `Drive`.
     """
 
     system: System
-    risk: EmpiricalRisk
     s: Float[Array, ""]
     s_next: Float[Array, ""]
     end: Float[Array, ""]
@@ -152,8 +139,7 @@ class Drive(eqx.Module):
         kind = diffrax.AbstractStepSizeController
         check_kind("controller", self.controller, kind, "a step size controller of Diffrax")
         for name in ("stop", "always"):
-            if getattr(self, name) is not None:
-                check_kind(name, getattr(self, name), AbstractStop, "a stopping rule")
+            check_kind(name, getattr(self, name), (AbstractStop, NoneType), "a stopping rule")
         check_integer("max_steps", self.max_steps, 1)
         require(self.report is None or callable(self.report), "report", "expected a function", got=self.report)
 
@@ -181,12 +167,7 @@ class Drive(eqx.Module):
         check_kind("clock", clock, AbstractClock, "a clock")
         check_kind("coordinates", coordinates, AbstractCoordinates, "coordinates")
         risk.check(model, values=False)
-        check_until(clock, until)
-        if save_at is not None:
-            save_at = as_array("save_at", save_at)
-            check_save_at(save_at, until)
-        if dt0 is not None:
-            check_real("dt0", dt0, positive=True)
+        save_at = check_readings(clock, until, save_at, dt0)
         system, coordinate = make_system(clock, coordinates, risk, model)
         inexact = (eqx.filter(risk, eqx.is_inexact_array), eqx.filter(model, eqx.is_inexact_array))
         finite = all_finite((*inexact, coordinate))
@@ -205,11 +186,11 @@ class Drive(eqx.Module):
         grid, saved = None, None
         if save_at is not None:
             grid = jnp.clip(clock.internal(save_at), s, end)
-            saved = jax.tree.map(lambda x: _fill(grid, x, grid <= s), state)
+            unreached = jax.tree.map(lambda x: jnp.full(grid.shape + x.shape, jnp.inf, x.dtype), state)
+            saved = tree_where(grid <= s, jax.tree.map(lambda x: x[None], state), unreached)
         zero, begins = jnp.zeros((), int), s if least is None else jnp.minimum(clock.internal(least), end)
         return Lane(
             system=system,
-            risk=risk,
             s=s,
             s_next=s_next,
             end=end,
@@ -263,8 +244,7 @@ class Drive(eqx.Module):
         if lane.grid is not None:
             path = self.solver.interpolation_cls(t0=lane.s, t1=lane.s_next, **dense_info)
             passed = jnp.asarray(accepted) & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
-            there = jax.vmap(path.evaluate)(lane.grid)
-            saved = jax.tree.map(lambda new, old: jnp.where(_like(passed, new), new, old), there, saved)
+            saved = tree_where(passed, jax.vmap(path.evaluate)(lane.grid), saved)
         limited = at_stability_limit(self.solver, dense_info)
         stiff = jnp.where(accepted, jnp.where(limited, lane.stiff_steps + 1, 0), lane.stiff_steps)
         result = _RESULTS.where(jnp.asarray(accepted), _promoted(solver_result), _RESULTS.successful)
@@ -279,7 +259,9 @@ class Drive(eqx.Module):
     def run(self, lane: Lane) -> Lane:
         """Steps to the end of the path."""
         moving, fixed = eqx.partition(lane, eqx.is_array)
-        meter = None if self.report is None else StepMeter(self.report, type(lane.system.clock).__name__)
+        meter, clock = None, type(lane.system.clock).__name__
+        if self.report is not None:
+            meter = StepMeter(self.report, clock + ": {} steps, s = {:.4g}", f"following the flow in {clock}")
 
         def step(moving: Any) -> Any:
             lane = eqx.combine(moving, fixed)
@@ -297,9 +279,7 @@ class Drive(eqx.Module):
         result = _RESULTS.where(lane.result == _RESULTS.successful, result, lane.result)
         saved = None
         if lane.grid is not None:
-            reached = lane.grid <= lane.s
-            blank = jax.tree.map(lambda x: jnp.where(_like(reached, x), x, jnp.inf), lane.saved)
-            saved = (jnp.where(reached, lane.grid, jnp.inf), blank)
+            saved = (jnp.where(lane.grid <= lane.s, lane.grid, jnp.inf), lane.saved)
         stats = {
             "num_steps": lane.num_steps,
             "num_accepted_steps": lane.num_accepted_steps,
@@ -309,16 +289,16 @@ class Drive(eqx.Module):
         if isinstance(self.solver, Filippov):
             stats |= self.solver.stats(lane.solver_state)
         known = self._known(lane.system, lane.s, lane.state, lane.solver_state)
-        return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
+        return lane.system.trajectory(lane.s, lane.state, saved, result, stats, known)
 
     def _stops(
         self, stop: AbstractStop | None, lane: Lane, s: Array, state: PyTree, solver_state: PyTree, stiff: Array
     ) -> Array:
-        system = lane.system
-        known, certifies = self._known(system, s, state, solver_state), None
+        system, more = lane.system, {}
         if isinstance(self.solver, MultiplierNewton):
-            certifies = partial(self.solver.certifies, system, s, state, solver_state)
-        return system.stops(lane.risk, stop, s, state, known, certifies, stiff)
+            more["certifies"] = partial(self.solver.certifies, system, s, state, solver_state)
+        known = self._known(system, s, state, solver_state)
+        return system.stops(stop, s, state, known, stiff_steps=stiff, **more)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
         if not isinstance(self.solver, MultiplierNewton | Filippov):
@@ -330,7 +310,7 @@ def _jumped(lane: Lane, after: PyTree) -> Array:
     """Whether a step has passed over the change of a token. What pushes for it or against it is felt only meanwhile:
     no stage need have seen it, and no estimate of the error tells."""
 
-    data: Any = lane.risk.data
+    data: Any = lane.system.risk.data
 
     def attention(s: Array, state: PyTree) -> Array:
         system = lane.system
@@ -340,12 +320,3 @@ def _jumped(lane: Lane, after: PyTree) -> Array:
     top = leading(before, data)
     had, has = (jnp.sum(x, axis=-1, where=top) for x in (before, after))
     return jnp.any((had >= Unsaturated().share) & (has <= 1.0 - Unsaturated().share))
-
-
-def _fill(grid: Array, x: Array, now: Array) -> Array:
-    empty = jnp.full(grid.shape + x.shape, jnp.inf, x.dtype)
-    return jnp.where(_like(now, empty), x[None], empty)
-
-
-def _like(mask: Array, x: Array) -> Array:
-    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))

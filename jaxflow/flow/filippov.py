@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
-from jaxflow.flow.pieces import ROUNDINGS, Mode, Pieces, across, distances, kinks_at, largest, projected
+from jaxflow.flow.pieces import ROUNDINGS, Kinks, Mode, Pieces, largest
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.system import System, system_of
 
@@ -46,7 +46,6 @@ class _Under(eqx.Module):
     error: PyTree
     # The end of this piece and the kinks that end it, once they are known.
     target: Float[Array, ""]
-    ending: Bool[Array, ""]
     which: Bool[Array, " g"]
     usable: Bool[Array, ""]
     settled: Bool[Array, ""]
@@ -66,8 +65,6 @@ class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
     kind: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
 
     def evaluate(self, t0: Any, t1: Any | None = None, left: bool = True) -> PyTree:
-        if t1 is not None:
-            return jax.tree.map(lambda a, b: a - b, self.evaluate(t1), self.evaluate(t0))
         # The first piece that ends there or later; pieces that were not needed end at minus infinity.
         index = jnp.argmax(self.ends >= jnp.minimum(t0, jnp.max(self.ends)))
         one = jax.tree.map(lambda x: x[index], (self.starts, self.ends, self.dense))
@@ -158,7 +155,6 @@ class Filippov(diffrax.AbstractSolver):
             solver_state,
             jax.tree.map(jnp.zeros_like, y0),
             t1,
-            jnp.asarray(False),
             none,
             jnp.asarray(True),
             jnp.asarray(True),
@@ -176,7 +172,7 @@ class Filippov(diffrax.AbstractSolver):
             usable = all_finite((after, error))
             left = _room(system, under.target, after, mode)
             hit = left < 0
-            met = jnp.any(hit) & ~under.ending & usable
+            met = jnp.any(hit) & ~jnp.any(under.which) & usable
             path = self.method.interpolation_cls(t0=under.s, t1=under.target, **dense)
 
             def room(s: Array) -> Array:
@@ -189,12 +185,12 @@ class Filippov(diffrax.AbstractSolver):
                 s=under.target,
                 error=jax.tree.map(lambda a, b: a + jnp.abs(b), under.error, error),
                 target=jnp.asarray(t1),
-                ending=jnp.asarray(False),
+                which=none,
                 pieces=under.pieces + 1,
                 ends=under.ends.at[under.pieces].set(under.target),
                 dense=jax.tree.map(lambda all, one: all.at[under.pieces].set(one), under.dense, dense),
             )
-            shortened = replace(under, target=at, ending=jnp.asarray(True), which=found)
+            shortened = replace(under, target=at, which=found)
             new = jax.tree.map(lambda a, b: jnp.where(met, a, b), shortened, done)
             return replace(new, usable=usable)
 
@@ -227,27 +223,28 @@ class Filippov(diffrax.AbstractSolver):
 def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
     """The piece on which the flow continues from a state: which of the kinks that it is on (or as `near` to) it slides
     on."""
-    found = kinks_at(system.coordinates, system.context, x)
+    kinks = Kinks(system.coordinates, system.context)
+    found = kinks.at(x)
     mode = Mode.of(found)
     on = jnp.abs(found.switches) <= PASSED * mode.size
     if near is not None:
-        on = jnp.abs(distances(system.coordinates, system.context, x, mode.gates)) <= near
-    return lax.cond(jnp.any(on), lambda: _settle(system, x, mode, on, on)[0], lambda: mode)
+        on = jnp.abs(kinks.distances(x, mode.gates)) <= near
+    return lax.cond(jnp.any(on), lambda: _settle(kinks, x, mode, on, on)[0], lambda: mode)
 
 
 def _on(system: System, mode: Mode) -> System:
     """The system of one piece."""
-    return System(system.clock, Pieces(system.coordinates), (system.context, mode), system.degree)
+    return replace(system, coordinates=Pieces(system.coordinates), context=(system.context, mode))
 
 
 def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array, " g"]:
     """Negative where the mode has ended: a kink passed, or a gate that has left [0, 1]."""
-    x, _, _ = system.unpack(s, extended)
-    z = kinks_at(system.coordinates, system.context, x, mode.gates).switches
+    x, kinks = system.unpack(s, extended)[0], Kinks(system.coordinates, system.context)
+    z = kinks.at(x, mode.gates).switches
     apart = jnp.where(mode.gates > 0.5, z, -z) + PASSED * mode.size
 
     def inside() -> Array:
-        found = across(system.coordinates, system.context, x, mode, mode.sliding)
+        found = kinks.across(x, mode, mode.sliding)
         turned = found.turned(found.on, found.nearest)
         room = jnp.where(found.on, found.inside(turned) + LEFT * found.size, jnp.inf)
         return jnp.full_like(z, jnp.inf).at[found.index].set(room)
@@ -256,9 +253,9 @@ def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array
     return jnp.where(mode.sliding, held, apart)
 
 
-def _settle(system: System, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:
+def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:
     """The mode that goes on from a state on the kinks `on`, `which` of them just met or left; whether it was found."""
-    found = across(system.coordinates, system.context, x, mode, on)
+    found = kinks.across(x, mode, on)
     index, there = found.index, found.on
     attracts = jnp.diagonal(found.matrix) < 0
     gates, slid, met = mode.gates[index], mode.sliding[index] & there, which[index] & there
@@ -297,24 +294,20 @@ def _settle(system: System, x: PyTree, mode: Mode, on: Array, which: Array) -> t
 
 def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
     """The state at the end of a piece, on its kinks, and the mode that goes on from there."""
-    x, _, _ = system.unpack(s, after)
+    x, kinks = system.unpack(s, after)[0], Kinks(system.coordinates, system.context)
     old = under.now.mode
-    which = under.which & under.ending
+    which = under.which
     on = old.sliding | which
-
-    def moved() -> PyTree:
-        return projected(system.coordinates, system.context, x, old, on)
-
-    x = lax.cond(jnp.any(on), moved, lambda: x)
-    z = kinks_at(system.coordinates, system.context, x, old.gates).switches
+    x = lax.cond(jnp.any(on), lambda x: kinks.projected(x, old, on), lambda x: x, x)
+    z = kinks.at(x, old.gates).switches
     old = Mode(old.gates, old.sliding, jnp.maximum(old.size, largest(z)))
     settled = (old, jnp.asarray(True))
-    mode, known = lax.cond(jnp.any(on), lambda: _settle(system, x, old, on, which), lambda: settled)
+    mode, known = lax.cond(jnp.any(on), lambda: _settle(kinks, x, old, on, which), lambda: settled)
     y, w, length = after
     rho, _, _ = system.scale(s)
     if w is not None:
         # w = rho (1 + t) / (dt/ds), and dt/ds jumps with the gradient.
-        w = w * jnp.exp(_log_rate(_on(system, old), s, x) - _log_rate(_on(system, mode), s, x))
+        w = w * jnp.exp(_on(system, old).log_rate(s, x) - _on(system, mode).log_rate(s, x))
     crossed = jnp.sum(which & ~old.sliding & ~mode.sliding)
     now = SlidingState(
         mode,
@@ -323,11 +316,6 @@ def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
         under.now.left + jnp.sum(old.sliding & ~mode.sliding),
     )
     return replace(under, state=(tree_scale(1.0 / rho, x), w, length), now=now, settled=known)
-
-
-def _log_rate(system: System, s: Array, x: PyTree) -> Array:
-    scaled, _, _, log_speed = system.rates(s, x)
-    return log_speed - scaled.log_scale
 
 
 def _first(

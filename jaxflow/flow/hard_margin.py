@@ -21,19 +21,18 @@ kink while its gate is between zero and one. Gates on a kink are Filippov's solu
 repels the flow on both sides is crossed.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import AbstractPrinted, checked, require
+from jaxflow._core import AbstractPrinted, checked, require, tree_where
 from jaxflow._core.kinks import gated, kink_count
-from jaxflow.flow.drive import EVERY, FIRST_STEP
+from jaxflow.flow.drive import FIRST_STEP, StepMeter
 from jaxflow.flow.hard_margin_step import HardMarginState, Margins, project
 
 # The longest step in log ρ: h τ-close to the program itself.
@@ -96,7 +95,8 @@ def hard_margin_flow(
     - `report` receives a line once a second, as that of `Drive` does.
     """
     require(report is None or callable(report), "report", "expected a function", got=report)
-    meter = None if report is None else _Meter(report)
+    line = "hard-margin flow: {} steps, log norm + {:.3g}, KKT residual {:.1e}"
+    meter = None if report is None else StepMeter(report, line)
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)
     scaled = weights / jnp.where(ready, smallest, 1.0) ** (1.0 / degree)
@@ -135,7 +135,8 @@ def hard_margin_flow(
         bend = (moved / before.length - (before.weights - before.oldest) / before.longer) / both
         parabola = psi + ratio * moved + jnp.where(now.steps < 2, 0.0, length * (length + before.length)) * bend
         share = jnp.where(now.steps < 2, 0.5, k * length / (length + both + k * length))
-        apart = share * jnp.linalg.norm(_unit(state.weights) - _unit(parabola))
+        units = (x / jnp.linalg.norm(x) for x in (state.weights, parabola))
+        apart = share * jnp.linalg.norm(jnp.subtract(*units))
         apart = jnp.where(solved, apart, jnp.inf)
         accepted = apart <= tolerance
         residual = jnp.linalg.norm(state.weights - base) / (k * length * jnp.linalg.norm(state.weights))
@@ -150,7 +151,7 @@ def hard_margin_flow(
         factor = jnp.where(solved, jnp.clip(wanted, 0.2, most), 0.25)
         keep = HardMarginPath(
             state=state,
-            first=_where(now.log_growth < SETTLING, state, now.first),
+            first=tree_where(now.log_growth < SETTLING, state, now.first),
             residual=residual,
             log_growth=now.log_growth + length,
             error=now.error + apart,
@@ -159,15 +160,15 @@ def hard_margin_flow(
             steps=now.steps + 1,
             newton_steps=now.newton_steps + newton_steps,
         )
-        new = _where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
+        new = tree_where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
         passed = _Before(psi, before.weights, length, before.length, now.residual)
-        before = _where(accepted, passed, before)
+        before = tree_where(accepted, passed, before)
         if meter is not None:
             jax.debug.callback(meter, new.steps, new.log_growth, new.residual)
         length = jnp.minimum(length * factor, LONGEST_STEP)
         # An active set that no step can be solved from is given up: it is found again from the weights alone.
         stuck = (length <= SHORTEST_STEP) & (begun_anew < FRESH_STARTS)
-        new = replace(new, state=_where(stuck, blank(new.state.weights), new.state))
+        new = replace(new, state=tree_where(stuck, blank(new.state.weights), new.state))
         return new, before, jnp.where(stuck, first, length), tried + 1, begun_anew + stuck
 
     return lax.while_loop(going, body, (begun, nowhere, first, count, count))[0]
@@ -182,24 +183,3 @@ class _Before(NamedTuple):
     length: Float[Array, ""]
     longer: Float[Array, ""]
     residual: Float[Array, ""]
-
-
-class _Meter:
-    """Called from inside the loop with what it has reached; reports at most once in `EVERY` seconds."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self._say, self._last = say, -EVERY
-
-    def __call__(self, steps: Any, growth: Any, residual: Any) -> None:
-        if time.monotonic() - self._last >= EVERY:
-            grown = f"log norm + {float(growth):.3g}, KKT residual {float(residual):.1e}"
-            self._say(f"hard-margin flow: {int(steps)} steps, {grown}")
-            self._last = time.monotonic()
-
-
-def _where(which: Array, a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda x, y: jnp.where(which, x, y), a, b)
-
-
-def _unit(x: Array) -> Array:
-    return x / jnp.linalg.norm(x)

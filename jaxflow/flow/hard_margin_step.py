@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, linalg, minres, positive_or_one
 from jaxflow._core.kinks import gated
+from jaxflow.flow.margins import nonzero
 
 Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
 
@@ -121,54 +122,46 @@ def _newton(
     psi, lam, gates = state.weights, state.multipliers, state.gates
     size = jnp.linalg.norm(psi)
 
-    def fields(psi: Array, lam: Array = lam, turns: Array | None = None) -> Any:
+    none = jnp.zeros_like(gates)
+
+    def fields(psi: Array, lam: Array, turns: Array) -> Any:
         def potential(psi: Array, offsets: Array) -> Any:
             found = gated(margins, psi, gates, offsets)
-            pushing = jnp.dot(lam, jnp.where(present, found.value, 0.0))
-            pushing = pushing if turns is None else pushing + jnp.dot(turns, found.switches)
+            pushing = jnp.dot(lam, jnp.where(present, found.value, 0.0)) + jnp.dot(turns, found.switches)
             return pushing, (found.value, found.switches)
 
-        (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, jnp.zeros_like(gates))
+        (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, none)
         return (pushes, q, z), (pushes, q, z, worths)
 
-    def task(found: Any) -> _Task:
-        pushes, q, z, worths = found
-        active = present & (lam - share * (q - 1.0) > share * ROUNDING)
-        # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not. A switch
-        # that a solved step may have is on no side: kinks of units that fade out would change with every system.
-        largest = jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
-        tiny = consistent * largest
-        wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
-        sliding = state.sliding | (wrong & (worths < 0))
-        crossed = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
-        jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * crossed - 1.0), 0.0)
-        # The rows are asked for in units of the weights' norm, of margins of one, and of the largest switch.
-        allowed = accuracy * share * jnp.minimum(jnp.minimum(size, 1.0), positive_or_one(largest))
-        return _Task(active, sliding, crossed, worths, jumps, psi - pulled - pushes, 1.0 - q, -lam, -z, allowed)
-
-    if psi.size <= DENSE:
-        found, (change, lams, turns), pushed = _by_matrix(present, fields, psi, task)
-    else:
-        found, (change, lams, turns), pushed = _by_products(fields, psi, lam, gates, task)
-    worths = found.worths
-    turned = jnp.where(found.sliding & (worths != 0), turns / jnp.where(worths != 0, worths, 1.0), 0.0)
-    moved = found.gates + turned
-    new = HardMarginState(
-        psi + change, lam + lams, jnp.clip(moved, 0.0, 1.0), found.sliding & (moved >= 0) & (moved <= 1)
-    )
+    _, products, (pushes, q, z, worths) = jax.linearize(fields, psi, lam, none, has_aux=True)
+    active = present & (lam - share * (q - 1.0) > share * ROUNDING)
+    # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not. A switch
+    # that a solved step may have is on no side: kinks of units that fade out would change with every system.
+    largest = jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+    tiny = consistent * largest
+    wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
+    sliding = state.sliding | (wrong & (worths < 0))
+    crossed = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
+    jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * crossed - 1.0), 0.0)
+    # The rows are asked for in units of the weights' norm, of margins of one, and of the largest switch.
+    allowed = accuracy * share * jnp.minimum(jnp.minimum(size, 1.0), positive_or_one(largest))
+    task = _Task(active, sliding, jumps, psi - pulled - pushes, 1.0 - q, -lam, -z, allowed)
+    solved = _by_matrix if psi.size <= DENSE else _by_products
+    change, lams, turns, pushed = solved(present, products, task)
+    turned = jnp.where(sliding & (worths != 0), turns / nonzero(worths), 0.0)
+    moved = crossed + turned
+    new = HardMarginState(psi + change, lam + lams, jnp.clip(moved, 0.0, 1.0), sliding & (moved >= 0) & (moved <= 1))
     return new, jnp.linalg.norm(change), jnp.linalg.norm(pushed)
 
 
 class _Task(NamedTuple):
-    """What a Newton step is to do: the active margins and the kinks that it slides on; gates and worths of kinks, with
-    what crossed ones push (`jumps`); what is left of the equation of the weights (`rest`); margins below one
-    (`short`), what takes multipliers to zero (`dropped`), and what takes switches there (`missed`); the residual that
-    its system may have (`allowed`)."""
+    """What a Newton step is to do: the active margins and the kinks that it slides on; what crossed kinks push
+    (`jumps`); what is left of the equation of the weights (`rest`); margins below one (`short`), what takes
+    multipliers to zero (`dropped`), and what takes switches there (`missed`); the residual that its system may have
+    (`allowed`)."""
 
     active: Bool[Array, " n"]
     sliding: Bool[Array, " g"]
-    gates: Float[Array, " g"]
-    worths: Float[Array, " g"]
     jumps: Float[Array, " g"]
     rest: Float[Array, " p"]
     short: Float[Array, " n"]
@@ -183,11 +176,11 @@ def _sliding(one: _Task, m: int) -> tuple[Int[Array, " m"], Bool[Array, " m"]]:
     return chosen, one.sliding[chosen]
 
 
-def _by_matrix(present: Array, fields: Any, psi: Array, task: Any) -> tuple[_Task, tuple[Array, Array, Array], Array]:
+def _by_matrix(present: Array, products: Any, one: _Task) -> tuple[Array, Array, Array, Array]:
     """The changes of weights, multipliers and gates times worths, and their push, by an LU factorisation."""
-    (hessian, rows, kinks), found = jax.jacfwd(fields, has_aux=True)(psi)
-    one = task(found)
-    (p, n), g = (psi.size, one.active.size), one.sliding.size
+    p, n, g = one.rest.size, one.active.size, one.sliding.size
+    columns = jax.vmap(lambda x: products(x, jnp.zeros_like(one.short), jnp.zeros_like(one.missed)), out_axes=-1)
+    hessian, rows, kinks = columns(jnp.eye(p))
     # Rows of more kinks than weights are dependent.
     m = min(g, p)
     chosen, on = _sliding(one, m)
@@ -207,21 +200,16 @@ def _by_matrix(present: Array, fields: Any, psi: Array, task: Any) -> tuple[_Tas
     lams = jnp.where(one.active, one.short, one.dropped)
     change = linalg.solve(matrix, jnp.concatenate([-rest, lams, jnp.where(on, one.missed[chosen], 0.0)]))
     pushed = jnp.where(present[:, None], rows, 0.0).T @ change[p : p + n] + normals.T @ change[p + n :]
-    turns = jnp.zeros(g, psi.dtype).at[chosen].set(jnp.where(on, change[p + n :], 0.0))
-    return one, (change[:p], change[p : p + n], turns), pushed
+    turns = jnp.zeros(g, change.dtype).at[chosen].set(jnp.where(on, change[p + n :], 0.0))
+    return change[:p], change[p : p + n], turns, pushed
 
 
-def _by_products(
-    fields: Any, psi: Array, lam: Array, gates: Array, task: Any
-) -> tuple[_Task, tuple[Array, Array, Array], Array]:
+def _by_products(present: Array, products: Any, one: _Task) -> tuple[Array, Array, Array, Array]:
     """The same by MINRES, to the residual that is allowed or a share of the right side."""
-    none = jnp.zeros_like(gates)
-    _, products, found = jax.linearize(fields, psi, lam, none, has_aux=True)
-    one: _Task = task(found)
-    p, g = psi.size, none.size
+    none, p, g = jnp.zeros_like(one.missed), one.rest.size, one.sliding.size
 
     def push(lams: Array, turns: Array) -> Array:
-        return products(jnp.zeros_like(psi), lams, turns)[0]
+        return products(jnp.zeros_like(one.rest), lams, turns)[0]
 
     dropped = jnp.where(one.active, 0.0, one.dropped)
     rest = one.rest - push(dropped, one.jumps)
@@ -248,4 +236,4 @@ def _by_products(
     parts = [solved(m, jnp.where(which == i, MOST_PRODUCTS, 0)) for i, m in enumerate(rooms)]
     change, lams, turns = jax.tree.map(lambda *x: sum(x), *parts)
     lams = jnp.where(one.active, lams, dropped)
-    return one, (change, lams, turns), push(lams, turns)
+    return change, lams, turns, push(lams, turns)

@@ -1,5 +1,7 @@
 """The continuous flow: Diffrax's `diffeqsolve` around one vector field."""
 
+from functools import partial
+from types import NoneType
 from typing import Any
 
 import diffrax
@@ -8,16 +10,15 @@ import jax
 import jax.numpy as jnp
 import optimistix
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import (
     RESULTS,
     all_finite,
-    as_array,
     as_boolean,
     as_integer,
     check_kind,
-    check_real,
     good,
     is_concrete,
     positive_or_one,
@@ -25,15 +26,14 @@ from jaxflow._core import (
     tree_in_float,
 )
 from jaxflow.flow.clocks import AbstractClock, as_clock
-from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, Weights, as_coordinates
+from jaxflow.flow.coordinates import AbstractCoordinates, Weights, as_coordinates
 from jaxflow.flow.diagnosis import diagnose
 from jaxflow.flow.drive import Drive
 from jaxflow.flow.filippov import Filippov
-from jaxflow.flow.flat import flat_state
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.pieces import has_kinks, knows_pieces
-from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, check_until, kept, only_times, wanted
-from jaxflow.flow.solvers import as_controller, as_solver, as_terms, with_tolerances
+from jaxflow.flow.saving import DenseOutput, check_readings, check_saveat, kept, structured, times_alone, wanted
+from jaxflow.flow.solvers import as_controller, as_solver, as_terms, sees_one_vector, with_tolerances
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import make_system
 from jaxflow.risk import EmpiricalRisk
@@ -99,33 +99,24 @@ def integrate(
     risk, model = tree_in_float((risk, model))
     clock = as_clock(clock)
     coordinates = as_coordinates(coordinates)
-    if isinstance(coordinates, AbstractStretchedCoordinates):
-        coordinates.check(risk, model)
+    coordinates.check(risk, model)
     risk.check(model)
     max_steps, throw = as_integer("max_steps", max_steps, 1), as_boolean("throw", throw)
-    check_until(clock, until)
-    if stop is not None:
-        check_kind("stop", stop, AbstractStop, "a stopping rule")
-    if adjoint is not None:
-        check_kind("adjoint", adjoint, diffrax.AbstractAdjoint, "an adjoint of Diffrax")
-    if dt0 is not None:
-        check_real("dt0", dt0, positive=True)
+    check_kind("stop", stop, (AbstractStop, NoneType), "a stopping rule")
+    check_kind("adjoint", adjoint, (diffrax.AbstractAdjoint, NoneType), "an adjoint of Diffrax")
     check_kind("progress", progress, (bool, diffrax.AbstractProgressMeter), "True, False or a meter of Diffrax")
     require(save_at is None or saveat is None, "saveat", "save_at is the same in another form; give one of them")
-    if save_at is not None:
-        save_at = as_array("save_at", save_at)
-        check_save_at(save_at, until)
-        if is_concrete(save_at) and not clock.reads_negative:
-            require(bool(save_at[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
     if saveat is not None:
         check_saveat(saveat, until)
-    plain = adjoint is None and only_times(saveat)
+        save_at = times_alone(saveat)
+    saveat = saveat if save_at is None else None
+    save_at = check_readings(clock, until, save_at, dt0)
+    plain = adjoint is None and saveat is None
     solver, controller = _method(solver, controller, clock, coordinates, risk, model, plain)
     until = jnp.asarray(until, dtype=float)
     problem = (risk, model, clock, until, solver, controller, coordinates, stop)
     if isinstance(solver, Filippov):
-        readings = save_at if saveat is None else jnp.asarray(saveat.subs.ts)
-        trajectory: Any = _slide(*problem, readings, dt0, max_steps, bool(progress))
+        trajectory: Any = _slide(*problem, save_at, dt0, max_steps, bool(progress))
     else:
         adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
         meter: Any = progress
@@ -136,7 +127,7 @@ def integrate(
             # How many steps were taken is known when all of them are.
             flow, saved = points
             saved = kept(*saved, steps=saveat.subs.steps)  # pyright: ignore
-            found: Any = eqx.filter_jit(flow.points)(risk, *saved)
+            found: Any = eqx.filter_jit(flow.points)(*saved)
             trajectory = eqx.tree_at(lambda t: t.saved, trajectory, found, is_leaf=lambda x: x is None)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         why = ""
@@ -193,19 +184,21 @@ def _integrate(
     asked, dense = wanted(save_at, saveat, clock, start, end)
     subs = [diffrax.SubSaveAt(t1=True), *asked]
     extended = flow.start(state)
-    form = flat_state(solver, controller, extended)
-    field, pack, unpack = flow.field, _as_it_is, _as_it_is
-    if form is not None:
-        pack, unpack = form.pack, form.unpack
+    unravel = ravel_pytree(extended[0])[1] if sees_one_vector(solver, controller, extended[0]) else None
+    unpack = partial(structured, unravel)
 
-        def field(s: Array, extended: PyTree, args: Any) -> PyTree:
-            return pack(flow.field(s, unpack(extended), args))
+    def pack(extended: PyTree) -> PyTree:
+        y, *rest = extended
+        return (y if unravel is None else ravel_pytree(y)[0], *rest)
+
+    def field(s: Array, extended: PyTree, args: Any) -> PyTree:
+        return pack(flow.field(s, unpack(extended), args))
 
     def stops(s: Any, extended: PyTree, args: Any, **kwargs: Any) -> Array:
-        return flow.stops(risk, stop, s, unpack(extended))
+        return flow.stops(stop, s, unpack(extended))
 
     solution = diffrax.diffeqsolve(
-        as_terms(field, solver),
+        as_terms(flow.field if unravel is None else field, solver),
         solver,
         start,
         end,
@@ -229,9 +222,9 @@ def _integrate(
     if isinstance(solver, MultiplierNewton):
         # Its multipliers are a state; read off the weights they would be noise far out.
         known = solver.scaled_gradient(flow, last[0], last[1], solution.solver_state)  # pyright: ignore
-    trajectory = flow.trajectory(risk, last[0], last[1], saved, result, solution.stats, known)
+    trajectory = flow.trajectory(last[0], last[1], saved, result, solution.stats, known)
     if dense:
-        curve = DenseOutput(flow, risk, clock, solution.interpolation, form, last[0])
+        curve = DenseOutput(flow, solution.interpolation, last[0], unravel)
         trajectory = eqx.tree_at(lambda t: t.dense, trajectory, curve, is_leaf=lambda x: x is None)
     return trajectory, None if saveat is None or not asked else (flow, more[0])
 
@@ -246,7 +239,3 @@ def _slide(
         risk, model, clock=clock, coordinates=coordinates, until=until, save_at=save_at, dt0=dt0
     )  # fmt: skip
     return drive.trajectory(drive.run(lane))
-
-
-def _as_it_is(extended: PyTree) -> PyTree:
-    return extended

@@ -21,28 +21,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import linalg
-from jaxflow.flow.pairs import nonzero
 
 
-class AbstractInverse(eqx.Module):
-    """$B^{-1}$ at one set of multipliers."""
-
-    @abc.abstractmethod
-    def __call__(self, right: PyTree) -> PyTree:
-        """$B^{-1}b$."""
-
-    @abc.abstractmethod
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        r"""$C_{jk}=\langle\nabla q_j(x),B^{-1}\nabla q_k(x)\rangle$."""
-
-    @property
-    @abc.abstractmethod
-    def regular(self) -> Bool[Array, ""]:
-        r"""Whether B is positive definite, $\kappa\sigma_1(S)<1+\kappa$.
-
-        Where it is not, the flow has a direction that grows faster than the step is long: an implicit step over that
-        would come out on the wrong side of a saddle.
-        """
+def nonzero(x: Array) -> Array:
+    """x, and one where it is zero: for quotients that are not used there."""
+    return jnp.where(x == 0, 1.0, x)
 
 
 class AbstractMargins(eqx.Module):
@@ -67,29 +50,28 @@ class AbstractMargins(eqx.Module):
         r"""$S(\pi)v$; zeros where the margins are affine."""
 
     @abc.abstractmethod
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AbstractInverse:
-        """$B^{-1}$."""
+    def factored(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Any:
+        """The numbers by which the methods below know B at one set of multipliers."""
+
+    @abc.abstractmethod
+    def solve(self, factors: Any, right: PyTree) -> PyTree:
+        """$B^{-1}b$."""
+
+    @abc.abstractmethod
+    def gram(self, factors: Any, x: PyTree) -> Float[Array, "N N"]:
+        r"""$C_{jk}=\langle\nabla q_j(x),B^{-1}\nabla q_k(x)\rangle$."""
+
+    @abc.abstractmethod
+    def regular(self, factors: Any) -> Bool[Array, ""]:
+        r"""Whether B is positive definite, $\kappa\sigma_1(S)<1+\kappa$.
+
+        Where it is not, the flow has a direction that grows faster than the step is long: an implicit step over that
+        would come out on the wrong side of a saddle.
+        """
 
     def bounded(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Bool[Array, ""]:
         r"""Whether B is positive definite, $\sigma_1(S)<1+1/\kappa$."""
-        return self.inverse(multipliers, kappa).regular
-
-
-class AffineInverse(AbstractInverse):
-    """$B=(1+\\kappa)I$."""
-
-    rows: Float[Array, "N r"]
-    size: Float[Array, ""]
-
-    def __call__(self, right: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: x / self.size, right)
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        return self.rows @ self.rows.T / self.size
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        return jnp.asarray(True)
+        return self.regular(self.factored(multipliers, kappa))
 
 
 class AffineMargins(AbstractMargins):
@@ -116,50 +98,27 @@ class AffineMargins(AbstractMargins):
     def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
         return jax.tree.map(jnp.zeros_like, direction)
 
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AffineInverse:
-        return AffineInverse(self.rows, 1.0 + kappa)
+    def factored(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Float[Array, ""]:
+        return 1.0 + kappa
 
+    def solve(self, factors: Float[Array, ""], right: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x / factors, right)
 
-class BilinearInverse(AbstractInverse):
-    r"""$B^{-1}$ of $S=\begin{pmatrix}0&G\\G^\top&0\end{pmatrix}\otimes I$, block by block.
+    def gram(self, factors: Float[Array, ""], x: PyTree) -> Float[Array, "N N"]:
+        return self.rows @ self.rows.T / factors
 
-    With $\alpha=1+\kappa$, $H=(\kappa/\alpha)G$ and $E=(I-H^\top H)^{-1}$, one Cholesky factor as large as the queries'
-    span: $\alpha B^{-1}=\begin{pmatrix}I+HEH^\top&HE\\EH^\top&E\end{pmatrix}$.
-    """
-
-    margins: "BilinearMargins"
-    scaled: Float[Array, "p q"]
-    lower: Float[Array, "q q"]
-    alpha: Float[Array, ""]
-
-    def _inner(self, right: Float[Array, "q c"]) -> Float[Array, "q c"]:
-        return self.lower.T @ (self.lower @ right)
-
-    def __call__(self, right: PyTree) -> PyTree:
-        K, Q = self.margins.factors(right)
-        inner = self._inner(Q + self.scaled.T @ K)
-        return _like(right, (K + self.scaled @ inner) / self.alpha, inner / self.alpha)
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z, R = near (x) keyed + own (x) asked: products of products.
-        F, Z = self.margins.left, self.margins.spread(self.margins.right)
-        N, (keyed, asked) = len(F), self.margins.partners(x)
-        near, own = F @ self.scaled @ self.lower.T, Z @ self.lower.T
-        one, other = (rows @ rows.T for rows in (jnp.concatenate([near, own]), jnp.concatenate([keyed, asked])))
-        square = (F @ F.T + one[:N, :N]) * other[:N, :N] + one[N:, N:] * other[N:, N:]
-        cross = one[:N, N:] * other[:N, N:]
-        return (square + cross + cross.T) / self.alpha
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        # A Cholesky factor that does not exist is NaN.
-        return jnp.all(jnp.isfinite(self.lower))
+    def regular(self, factors: Float[Array, ""]) -> Bool[Array, ""]:
+        return jnp.asarray(True)
 
 
 class BilinearMargins(AbstractMargins):
     r"""$q_k=f_k^\top KQ^\top z_{o(k)}$ with leaves K, Q: factored attention, two-layer fully connected networks.
 
     `left` `(N, p)` has the rows $f_k$ in equal runs for each row of `right` `(o, q)`. For q = 1 Q may be a vector.
+
+    With $S=\begin{pmatrix}0&G\\G^\top&0\end{pmatrix}\otimes I$, $\alpha=1+\kappa$, $H=(\kappa/\alpha)G$ and
+    $E=(I-H^\top H)^{-1}$, one Cholesky factor as large as the queries' span:
+    $\alpha B^{-1}=\begin{pmatrix}I+HEH^\top&HE\\EH^\top&E\end{pmatrix}$.
     """
 
     left: Float[Array, "N p"]
@@ -199,46 +158,43 @@ class BilinearMargins(AbstractMargins):
         K, Q = self.factors(direction)
         return _like(direction, G @ Q, G.T @ K)
 
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> BilinearInverse:
+    def factored(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> tuple[Array, Array, Array]:
         alpha = 1.0 + kappa
         scaled = (kappa / alpha) * self.matrix(multipliers)
         identity = jnp.eye(scaled.shape[1])
         factor = linalg.cholesky(identity - scaled.T @ scaled)
-        return BilinearInverse(self, scaled, linalg.lower_solve(factor, identity), alpha)
+        return scaled, linalg.lower_solve(factor, identity), alpha
+
+    def solve(self, factors: tuple[Array, Array, Array], right: PyTree) -> PyTree:
+        (K, Q), (scaled, lower, alpha) = self.factors(right), factors
+        inner = lower.T @ (lower @ (Q + scaled.T @ K))
+        return _like(right, (K + scaled @ inner) / alpha, inner / alpha)
+
+    def gram(self, factors: tuple[Array, Array, Array], x: PyTree) -> Float[Array, "N N"]:
+        # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z, R = near (x) keyed + own (x) asked: products of products.
+        F, Z, (scaled, lower, alpha) = self.left, self.spread(self.right), factors
+        N, (keyed, asked) = len(F), self.partners(x)
+        near, own = F @ scaled @ lower.T, Z @ lower.T
+        one, other = (rows @ rows.T for rows in (jnp.concatenate([near, own]), jnp.concatenate([keyed, asked])))
+        square = (F @ F.T + one[:N, :N]) * other[:N, :N] + one[N:, N:] * other[N:, N:]
+        cross = one[:N, N:] * other[:N, N:]
+        return (square + cross + cross.T) / alpha
+
+    def regular(self, factors: tuple[Array, Array, Array]) -> Bool[Array, ""]:
+        # A Cholesky factor that does not exist is NaN.
+        return jnp.all(jnp.isfinite(factors[1]))
 
     def bounded(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Bool[Array, ""]:
         scaled = (kappa / (1.0 + kappa)) * self.matrix(multipliers)
         return linalg.definite(jnp.eye(scaled.shape[1]) - scaled.T @ scaled)
 
 
-class PairInverse(AbstractInverse):
-    """$B^{-1}$ on a + b and a - b, or where `rotated` on a and b, of each coordinate."""
-
-    margins: "PairMargins"
-    plus: Float[Array, " d"]
-    minus: Float[Array, " d"]
-
-    def __call__(self, right: PyTree) -> PyTree:
-        a, b = jax.tree.leaves(right)
-        if self.margins.rotated:
-            return _like(right, self.plus * a, self.minus * b)
-        own, across = 0.5 * (self.plus + self.minus), 0.5 * (self.plus - self.minus)
-        return _like(right, own * a + across * b, across * a + own * b)
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        # The gradient of a margin is a row times the turned state, and turning commutes with the inverse.
-        a, b = (x * y for x, y in zip(jax.tree.leaves(x), jax.tree.leaves(self(x)), strict=True))
-        return (self.margins.rows * (a + b)[None, :]) @ self.margins.rows.T
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        return jnp.all(self.plus > 0) & jnp.all(self.minus > 0)
-
-
 class PairMargins(AbstractMargins):
     r"""$q=A(a\odot b)$ with two vectors a, b as leaves: diagonal attention, two-layer diagonal networks.
 
     `rotated`: the leaves are $u=(a+b)/\sqrt2$ and $v=(a-b)/\sqrt2$, so that $q=\tfrac12A(u\odot u-v\odot v)$.
+
+    B is diagonal on a + b and a - b, or where `rotated` on a and b, of each coordinate.
     """
 
     rows: Float[Array, "N d"]
@@ -263,34 +219,31 @@ class PairMargins(AbstractMargins):
         g, (a, b) = multipliers @ self.rows, self.turned(direction)
         return _like(direction, g * a, g * b)
 
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> PairInverse:
+    def factored(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> tuple[Array, Array]:
         push = kappa * (multipliers @ self.rows)
-        sizes = 1.0 + kappa - push, 1.0 + kappa + push
         # A block that is not regular has a negative inverse; a zero block is given one.
-        return PairInverse(self, *(jnp.where(x == 0, -1.0, 1.0 / nonzero(x)) for x in sizes))
+        plus, minus = (jnp.where(x == 0, -1.0, 1.0 / nonzero(x)) for x in (1.0 + kappa - push, 1.0 + kappa + push))
+        return plus, minus
 
+    def solve(self, factors: tuple[Array, Array], right: PyTree) -> PyTree:
+        (a, b), (plus, minus) = jax.tree.leaves(right), factors
+        if self.rotated:
+            return _like(right, plus * a, minus * b)
+        own, across = 0.5 * (plus + minus), 0.5 * (plus - minus)
+        return _like(right, own * a + across * b, across * a + own * b)
 
-class QuadraticInverse(AbstractInverse):
-    """$B^{-1}$ from a Cholesky factor of all of B."""
+    def gram(self, factors: tuple[Array, Array], x: PyTree) -> Float[Array, "N N"]:
+        # The gradient of a margin is a row times the turned state, and turning commutes with the inverse.
+        a, b = (x * y for x, y in zip(jax.tree.leaves(x), jax.tree.leaves(self.solve(factors, x)), strict=True))
+        return (self.rows * (a + b)[None, :]) @ self.rows.T
 
-    margins: "QuadraticMargins"
-    matrix: Float[Array, "D D"]
-
-    def __call__(self, right: PyTree) -> PyTree:
-        flat, unravel = ravel_pytree(right)
-        return unravel(self.matrix @ flat)
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        rows = self.margins.hessians @ ravel_pytree(x)[0]
-        return rows @ self.matrix @ rows.T
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        return jnp.all(jnp.isfinite(self.matrix))
+    def regular(self, factors: tuple[Array, Array]) -> Bool[Array, ""]:
+        return jnp.all(factors[0] > 0) & jnp.all(factors[1] > 0)
 
 
 class QuadraticMargins(AbstractMargins):
-    r"""$q_k=\tfrac12x^\top H_kx$, x the state as one vector: any model of degree two, for its size cubed."""
+    r"""$q_k=\tfrac12x^\top H_kx$, x the state as one vector: any model of degree two, for its size cubed. $B^{-1}$ is
+    made of a Cholesky factor of all of B."""
 
     hessians: Float[Array, "N D D"]
     degree: ClassVar[int] = 2
@@ -305,12 +258,23 @@ class QuadraticMargins(AbstractMargins):
         flat, unravel = ravel_pytree(direction)
         return unravel(jnp.tensordot(multipliers, self.hessians, axes=1) @ flat)
 
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> QuadraticInverse:
+    def factored(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Float[Array, "D D"]:
         S = jnp.tensordot(multipliers, self.hessians, axes=1)
         identity = jnp.eye(S.shape[0])
         factor = linalg.cholesky(identity - (kappa / (1.0 + kappa)) * S)
         lower = linalg.lower_solve(factor, identity)
-        return QuadraticInverse(self, lower.T @ lower / (1.0 + kappa))
+        return lower.T @ lower / (1.0 + kappa)
+
+    def solve(self, factors: Float[Array, "D D"], right: PyTree) -> PyTree:
+        flat, unravel = ravel_pytree(right)
+        return unravel(factors @ flat)
+
+    def gram(self, factors: Float[Array, "D D"], x: PyTree) -> Float[Array, "N N"]:
+        rows = self.hessians @ ravel_pytree(x)[0]
+        return rows @ factors @ rows.T
+
+    def regular(self, factors: Float[Array, "D D"]) -> Bool[Array, ""]:
+        return jnp.all(jnp.isfinite(factors))
 
 
 def _like(x: PyTree, *leaves: Array) -> PyTree:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
 from jaxflow.flow.coordinates.base import LOG_ZERO
-from jaxflow.flow.margins import AbstractConstraints, AbstractInverse
+from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.flow.system import System, system_of
 
 # Newton's method ends where multipliers change by this share of their sum. It converges quadratically: what is left is
@@ -60,7 +60,6 @@ class StageState(eqx.Module):
     rate: PyTree
     log_multipliers: Float[Array, " N"]
     shift: Float[Array, ""]
-    iterations: Int[Array, ""]
 
 
 class _Newton(eqx.Module):
@@ -83,7 +82,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     $$\ell_k-\log|p_k|\big(q(\rho\,y(\ell))\big)-\mu=0,\qquad\log\|S(\pi)\,y(\ell)\|=0,$$
 
-    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractInverse.gram`. Increases are taken
+    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractMargins.gram`. Increases are taken
     linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ is constant in the exponents.
     Multipliers stay exact there, since they are part of the state and are not computed from exponents with rounding
     errors of $\rho^L\varepsilon$.
@@ -140,7 +139,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         size = tree_norm(g)
         rate = jax.tree.map(lambda g, y: g / size - y, g, state)
         shift = -largest - jnp.log(size)
-        return StageState(rate, logs + shift, shift, jnp.zeros((), int))
+        return StageState(rate, logs + shift, shift)
 
     def step(
         self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any, solver_state: StageState, made_jump: Any
@@ -161,15 +160,15 @@ class MultiplierNewton(diffrax.AbstractSolver):
         rates = jax.tree.map(lambda k: jnp.zeros((stages, *k.shape), k.dtype).at[0].set(k), first)
 
         def stage(carry: Any, i: Array) -> tuple[Any, None]:
-            rates, logs, shift, good, count = carry
+            rates, logs, shift, good = carry
             known = jnp.where(jnp.arange(stages) < i, lower[i], 0.0)
             base = jax.tree.map(lambda y, k: y + jnp.tensordot(known, k, axes=1), state, rates)
             found = self._solve(system, constraints, t0 + nodes[i] * h, gamma * h, base, logs, shift, good)
             rates = jax.tree.map(lambda k, u, b: k.at[i].set((u - b) / gamma), rates, found.state, base)
-            return (rates, found.logs, found.shift, found.regular & found.settled, count + found.count), None
+            return (rates, found.logs, found.shift, found.regular & found.settled), None
 
-        start = (rates, solver_state.log_multipliers, solver_state.shift, jnp.asarray(True), solver_state.iterations)
-        (rates, logs, shift, good, count), _ = jax.lax.scan(stage, start, jnp.arange(1, stages))
+        start = (rates, solver_state.log_multipliers, solver_state.shift, jnp.asarray(True))
+        (rates, logs, shift, good), _ = jax.lax.scan(stage, start, jnp.arange(1, stages))
 
         def weighted(weights: Any) -> PyTree:
             return jax.tree.map(lambda k: jnp.tensordot(jnp.asarray(weights), k, axes=1), rates)
@@ -189,8 +188,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         begun, done = (h * jnp.exp(log_length(t) - a) for t, a in ends)
         lengths = jnp.zeros((stages,), grown.dtype).at[0].set(begun).at[-1].set(done)
         k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), lengths)
-        last = jax.tree.map(lambda k: k[-1] / h, rates)
-        new = StageState(last, logs, shift, count)
+        new = StageState(jax.tree.map(lambda k: k[-1] / h, rates), logs, shift)
         return y1, y_error, dict(y0=y0, y1=y1, k=k), new, diffrax.RESULTS.successful
 
     def scaled_gradient(self, system: System, s: Array, extended: PyTree, solver_state: StageState) -> ScaledGradient:
@@ -254,12 +252,6 @@ class MultiplierNewton(diffrax.AbstractSolver):
         def weights_of(logs: Array) -> Array:
             return signs * jnp.exp(logs)
 
-        def right(weights: Array) -> PyTree:
-            if margins.degree > 1:
-                return base
-            # Of affine margins all of the push stands on this side.
-            return jax.tree.map(lambda b, p: b + kappa * p, base, margins.pull(weights, base))
-
         rho, _, _ = system.scale(s)
         # The size of the exponents; those of a start far out are not of the order of rho^L.
         sizes = (rho * jnp.maximum(tree_norm(base), 1.0)) ** margins.degree
@@ -268,33 +260,28 @@ class MultiplierNewton(diffrax.AbstractSolver):
         def going(now: _Newton) -> Array:
             return now.regular & ~now.settled & (now.count < self.max_iterations)
 
-        # What is made of the margins alone is no part of what a loop carries.
-        own = {id(leaf) for leaf in jax.tree.leaves(margins)}
-
-        def solved(logs: Array, shift: Array) -> tuple[AbstractInverse, PyTree, Array]:
-            """The inverse and the state that belong to multipliers, and what is left of their equations."""
+        def solved(logs: Array, shift: Array) -> tuple[Any, PyTree, Array]:
+            """The factors and the state that belong to multipliers, and what is left of their equations."""
             weights = weights_of(logs)
-            inverse = margins.inverse(weights, kappa)
-            u = inverse(right(weights))
+            factors, right = margins.factored(weights, kappa), base
+            if margins.degree == 1:
+                # Of affine margins all of the push stands on this side.
+                right = jax.tree.map(lambda b, p: b + kappa * p, base, margins.pull(weights, base))
+            u = margins.solve(factors, right)
             says = constraints.log_multipliers(margins_at(u))
-            return inverse, u, jnp.where(live, logs - says - shift, 0.0)
+            return factors, u, jnp.where(live, logs - says - shift, 0.0)
 
-        def moving(inverse: AbstractInverse) -> AbstractInverse:
-            return jax.tree.map(lambda x: None if id(x) in own else x, inverse)
-
-        first, u, F = solved(logs, shift)
-
-        def body(carry: tuple[_Newton, Array, AbstractInverse]) -> tuple[_Newton, Array, AbstractInverse]:
-            now, F, found = carry
-            inverse, u = eqx.combine(found, first), now.state
+        def body(carry: tuple[_Newton, Array, Any]) -> tuple[_Newton, Array, Any]:
+            now, F, factors = carry
+            u = now.state
             weights = weights_of(now.logs)
             g = margins.pull(weights, u)
             size = tree_norm(g)
-            J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights[None, :], 0.0)
+            J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * margins.gram(factors, u) * weights[None, :], 0.0)
             # Lanes of a batch iterate together: one that has converged waits for the others, without a factorisation.
             both = linalg.solve_where(J, jnp.stack([-F, live.astype(F.dtype)], axis=1), going(now))
             # log|S(π)y|: by π itself, and by y through π.
-            by_state = margins.slopes(u, inverse(margins.curved(weights, g)))
+            by_state = margins.slopes(u, margins.solve(factors, margins.curved(weights, g)))
             by_weights = (margins.slopes(u, g) + kappa * by_state) * weights / size**2
             dot = by_weights @ both
             move_shift = -(jnp.log(size) + dot[0]) / dot[1]
@@ -310,16 +297,17 @@ class MultiplierNewton(diffrax.AbstractSolver):
             new_shift = jnp.where(fine, now.shift + move_shift, now.shift)
             # The equations are looked at where the multipliers have come to: what would have to be done there for the
             # next iteration, but for the factorisation, is what tells that there is none.
-            inverse, u, F = solved(new, new_shift)
+            factors, u, F = solved(new, new_shift)
             pushes = jnp.abs(weights_of(new))
             matters = live & (pushes > MATTERS * jnp.sum(pushes))
             settled = (change <= self.change) & (jnp.max(jnp.where(matters, jnp.abs(F), 0.0)) <= noise)
-            regular = fine & inverse.regular
-            return _Newton(new, new_shift, u, settled, regular, now.count + 1), F, moving(inverse)
+            regular = fine & margins.regular(factors)
+            return _Newton(new, new_shift, u, settled, regular, now.count + 1), F, factors
 
+        factors, u, F = solved(logs, shift)
         # A step that has failed in an earlier stage is not worth more iterations.
-        start = _Newton(logs, shift, u, jnp.asarray(False), good & first.regular, jnp.zeros((), int))
-        return jax.lax.while_loop(lambda carry: going(carry[0]), body, (start, F, moving(first)))[0]
+        start = _Newton(logs, shift, u, jnp.asarray(False), good & margins.regular(factors), jnp.zeros((), int))
+        return jax.lax.while_loop(lambda carry: going(carry[0]), body, (start, F, factors))[0]
 
 
 def _system(terms: Any) -> System:

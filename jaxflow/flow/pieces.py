@@ -118,120 +118,6 @@ def largest(switches: Float[Array, " g"]) -> Float[Array, ""]:
     return jnp.max(jnp.where(jnp.isfinite(switches), jnp.abs(switches), 0.0), initial=0.0)
 
 
-class Pieces(AbstractCoordinates):
-    """Coordinates of one piece: the context carries the `Mode` beside the one of `base`."""
-
-    base: AbstractCoordinates
-
-    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
-        state, context = self.base.encode(risk, model)
-        return state, (context, Mode.of(kinks_at(self.base, context, state)))
-
-    def decode(self, context: PyTree, state: PyTree) -> Any:
-        return self.base.decode(context[0], state)
-
-    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        inner, mode = context
-        scaled = self.base.field(_within(self.base, inner, state, mode.gates), state)
-        flat, unravel = ravel_pytree(scaled.gradient)
-
-        def tangent() -> Array:
-            _, on, rows, _ = normals(self.base, inner, state, mode.gates, mode.sliding)
-            along = flat - rows.T @ _gram_solve(rows, on, rows @ flat)
-            along = along - rows.T @ _gram_solve(rows, on, rows @ along)
-            rests = jax.lax.stop_gradient(jnp.linalg.norm(along) <= ROUNDINGS * jnp.linalg.norm(flat))
-            return jnp.where(rests, 0.0, along)
-
-        found = jax.lax.cond(jnp.any(mode.sliding), tangent, lambda: flat)
-        return ScaledGradient(scaled.log_scale, unravel(found), scaled.multipliers)
-
-
-def knows_pieces(coordinates: AbstractCoordinates, model: Any) -> bool:
-    """Whether kinks can be looked for: their outputs, or those of one head, are differentiated piece by piece."""
-    return isinstance(coordinates, Weights | Scores) and not isinstance(model, MultiHeadAttention)
-
-
-def has_kinks(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> bool:
-    """Whether a flow in these coordinates has kinks that can be found."""
-    if not knows_pieces(coordinates, model) or isinstance(model, AbstractLinearNetwork):
-        return False
-    if not isinstance(risk.loss, MarginLoss) and isinstance(model, AbstractAttention) and is_linear(model.head):
-        return False
-
-    def switches(risk: EmpiricalRisk, model: Any) -> Array:
-        state, context = coordinates.encode(risk, model)
-        return kinks_at(coordinates, context, state).switches
-
-    return eqx.filter_eval_shape(switches, risk, model).size > 0
-
-
-def kinks_at(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Any = None) -> Gated:
-    """Switches and gates of all kinks at a state, those of the model first; `gates` None: those that it has itself."""
-    risk = _risk_in(context)
-    model = coordinates.decode(context, state)
-    loss = risk.loss
-    count = _loss_kinks(coordinates, context, state)
-    inner = None if gates is None else gates[: gates.size - count]
-    if isinstance(model, AbstractAttention) and isinstance(risk.data, TokenData):
-        points = mix(risk.data, coordinates.attention(context, state, risk.data))
-        found = gated(lambda x: head_outputs(model.head, x), points, inner)
-    else:
-        found = gated(lambda x: risk.source.outputs(coordinates.decode(context, x)), state, inner)
-    if count == 0:
-        return found
-    q = margins_of(loss, found.value, risk.source.targets(found.value)).reshape(-1)
-    outer = None if gates is None else gates[gates.size - count :]
-    ends = gated(jax.vmap(loss.function), q, outer)  # pyright: ignore[reportAttributeAccessIssue]
-    joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
-    return Gated(found.value, *joined)
-
-
-def normals(
-    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array, kinks: Bool[Array, " g"]
-) -> tuple[Array, Array, Array, Array]:
-    """The chosen kinks, at most as many as the state has numbers.
-
-    **Returns:** which they are `(m,)`; whether each is one of `kinks` `(m,)`; unit normals `(m, p)`, zero for others;
-    signed distances `(m,)`.
-    """
-    rows, z, sizes = _normals(coordinates, context, state, gates)
-    there = kinks & (sizes > 0)
-    index = jnp.argsort(~there, stable=True)[: min(rows.shape)]
-    on = there[index]
-    scale = jnp.where(on, 1.0 / jnp.where(on, sizes[index], 1.0), 0.0)
-    return index, on, rows[index] * scale[:, None], z[index] * scale
-
-
-def distances(
-    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Float[Array, " g"]
-) -> Float[Array, " g"]:
-    """The signed distances of all kinks, to first order; infinite of those that no state is nearer to than this one."""
-    _, z, sizes = _normals(coordinates, context, state, gates)
-    return jnp.where(sizes > 0, z / positive_or_one(sizes), jnp.inf)
-
-
-def _normals(
-    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array
-) -> tuple[Array, Array, Array]:
-    """Normals `(g, p)`, switches `(g,)`, and the normals' lengths, zero for what vanishes beside the largest."""
-    flat, unravel = ravel_pytree(state)
-
-    def switches(x: Array) -> tuple[Array, Array]:
-        z = kinks_at(coordinates, context, unravel(x), gates).switches
-        return z, z
-
-    rows, z = jax.jacfwd(switches, has_aux=True)(flat)
-    sizes = jnp.linalg.norm(rows, axis=1)
-    return rows, z, jnp.where(sizes > VANISHING * jnp.max(sizes, initial=0.0), sizes, 0.0)
-
-
-def projected(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, mode: Mode, kinks: Array) -> PyTree:
-    """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
-    flat, unravel = ravel_pytree(state)
-    _, on, rows, distances = normals(coordinates, context, state, mode.gates, kinks)
-    return unravel(flat - rows.T @ _gram_solve(rows, on, distances))
-
-
 class Crossing(NamedTuple):
     r"""How fast kinks that a state is on are left, as a function of their gates: $\dot z=a+M(c-c_0)$.
 
@@ -276,24 +162,113 @@ class Crossing(NamedTuple):
         return jnp.minimum(away, 1.0 - away)
 
 
-def across(
-    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]
-) -> Crossing:
-    """How fast `kinks` that the state is on are left."""
-    index, on, rows, _ = normals(coordinates, context, state, mode.gates, kinks)
-    chosen = mode.gates[index]
-    nearest = jnp.where(on, jnp.round(chosen), chosen)
+class Kinks(eqx.Module):
+    """The kinks of a flow in its coordinates."""
 
-    def velocity(c: Array) -> tuple[Array, Array]:
-        gates = mode.gates.at[index].set(c)
-        scaled = coordinates.field(_within(coordinates, context, state, gates), state)
-        return -ravel_pytree(scaled.gradient)[0], scaled.log_scale
+    coordinates: AbstractCoordinates
+    context: PyTree
 
-    # The field is affine in the gates of what the state is on, and has derivatives by them in the middle.
-    jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, 0.5, chosen))
-    matrix = jnp.where(on[:, None] & on[None, :], rows @ jumps, 0.0)
-    there, scale_there = velocity(nearest)
-    return Crossing(index, on, nearest, jnp.exp(scale_there - scale) * (rows @ there), matrix)
+    @property
+    def risk(self) -> EmpiricalRisk:
+        leaves = jax.tree.leaves(self.context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
+        return next(x for x in leaves if isinstance(x, EmpiricalRisk))
+
+    def at(self, state: PyTree, gates: Any = None) -> Gated:
+        """Switches and gates of all kinks at a state, those of the model first; `gates` None: those of the state."""
+        risk, model = self.risk, self.coordinates.decode(self.context, state)
+        inner, outer = self._parted(state, gates)
+        if isinstance(model, AbstractAttention) and isinstance(risk.data, TokenData):
+            points = mix(risk.data, self.coordinates.attention(self.context, state, risk.data))
+            found = gated(lambda x: head_outputs(model.head, x), points, inner)
+        else:
+            found = gated(lambda x: risk.source.outputs(self.coordinates.decode(self.context, x)), state, inner)
+        if self._of_loss(state) == 0:
+            return found
+        loss: Any = risk.loss
+        q = margins_of(loss, found.value, risk.source.targets(found.value)).reshape(-1)
+        ends = gated(jax.vmap(loss.function), q, outer)
+        joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
+        return Gated(found.value, *joined)
+
+    def field(self, state: PyTree, gates: Float[Array, " g"]) -> ScaledGradient:
+        """The field of the coordinates with gates given."""
+        inner, outer = self._parted(state, gates)
+
+        def piece(x: Any) -> Any:
+            if not isinstance(x, EmpiricalRisk):
+                return x
+            loss = PieceLoss(x.loss, outer) if outer.size and isinstance(x.loss, MarginLoss) else x.loss
+            return EmpiricalRisk(PieceSource(x.source, inner), loss, x.trainable, x.reduction)
+
+        within = jax.tree.map(piece, self.context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
+        return self.coordinates.field(within, state)
+
+    def _of_loss(self, state: PyTree) -> int:
+        """How many kinks the loss has, over all outputs."""
+        loss = self.risk.loss
+        # What looks like a kink of a loss with an exponential tail is a guard of its exponential; it keeps its
+        # logarithms.
+        if not isinstance(loss, MarginLoss) or loss.tail is Tail.exponential:
+            return 0
+        outputs = eqx.filter_eval_shape(self.risk.source.outputs, self.coordinates.decode(self.context, state))
+        return kink_count(jax.vmap(loss.function), jnp.zeros(outputs.size, outputs.dtype))
+
+    def _parted(self, state: PyTree, gates: Any) -> tuple[Any, Any]:
+        """Gates of the model and of the loss."""
+        count = 0 if gates is None else gates.size - self._of_loss(state)
+        return (None, None) if gates is None else (gates[:count], gates[count:])
+
+    def _normals(self, state: PyTree, gates: Array) -> tuple[Array, Array, Array]:
+        """Normals `(g, p)`, switches `(g,)`, and the normals' lengths, zero for what vanishes beside the largest."""
+        flat, unravel = ravel_pytree(state)
+
+        def switches(x: Array) -> tuple[Array, Array]:
+            z = self.at(unravel(x), gates).switches
+            return z, z
+
+        rows, z = jax.jacfwd(switches, has_aux=True)(flat)
+        sizes = jnp.linalg.norm(rows, axis=1)
+        return rows, z, jnp.where(sizes > VANISHING * jnp.max(sizes, initial=0.0), sizes, 0.0)
+
+    def distances(self, state: PyTree, gates: Float[Array, " g"]) -> Float[Array, " g"]:
+        """Signed distances to first order; infinite of kinks that no state is nearer to than this one."""
+        _, z, sizes = self._normals(state, gates)
+        return jnp.where(sizes > 0, z / positive_or_one(sizes), jnp.inf)
+
+    def normals(self, state: PyTree, gates: Array, kinks: Bool[Array, " g"]) -> tuple[Array, Array, Array, Array]:
+        """The chosen kinks, at most as many as the state has numbers.
+
+        **Returns:** which they are `(m,)`; whether each is one of `kinks` `(m,)`; unit normals `(m, p)`, zero for
+        others; signed distances `(m,)`.
+        """
+        rows, z, sizes = self._normals(state, gates)
+        there = kinks & (sizes > 0)
+        index = jnp.argsort(~there, stable=True)[: min(rows.shape)]
+        on = there[index]
+        scale = jnp.where(on, 1.0 / jnp.where(on, sizes[index], 1.0), 0.0)
+        return index, on, rows[index] * scale[:, None], z[index] * scale
+
+    def projected(self, state: PyTree, mode: Mode, kinks: Array) -> PyTree:
+        """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
+        flat, unravel = ravel_pytree(state)
+        _, on, rows, distances = self.normals(state, mode.gates, kinks)
+        return unravel(flat - rows.T @ _gram_solve(rows, on, distances))
+
+    def across(self, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]) -> Crossing:
+        """How fast `kinks` that the state is on are left."""
+        index, on, rows, _ = self.normals(state, mode.gates, kinks)
+        chosen = mode.gates[index]
+        nearest = jnp.where(on, jnp.round(chosen), chosen)
+
+        def velocity(c: Array) -> tuple[Array, Array]:
+            scaled = self.field(state, mode.gates.at[index].set(c))
+            return -ravel_pytree(scaled.gradient)[0], scaled.log_scale
+
+        # The field is affine in the gates of what the state is on, and has derivatives by them in the middle.
+        jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, 0.5, chosen))
+        matrix = jnp.where(on[:, None] & on[None, :], rows @ jumps, 0.0)
+        there, scale_there = velocity(nearest)
+        return Crossing(index, on, nearest, jnp.exp(scale_there - scale) * (rows @ there), matrix)
 
 
 def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
@@ -301,30 +276,49 @@ def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
     return linalg.solve(gram, right)
 
 
-def _loss_kinks(coordinates: AbstractCoordinates, context: PyTree, state: PyTree) -> int:
-    """How many kinks the loss has, over all outputs."""
-    risk = _risk_in(context)
-    # What looks like a kink of a loss with an exponential tail is a guard of its exponential; it keeps its logarithms.
-    if not isinstance(risk.loss, MarginLoss) or risk.loss.tail is Tail.exponential:
-        return 0
-    outputs = eqx.filter_eval_shape(risk.source.outputs, coordinates.decode(context, state))
-    return kink_count(jax.vmap(risk.loss.function), jnp.zeros(outputs.size, outputs.dtype))
+class Pieces(AbstractCoordinates):
+    """Coordinates of one piece: the context carries the `Mode` beside the one of `base`."""
+
+    base: AbstractCoordinates
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        state, context = self.base.encode(risk, model)
+        return state, (context, Mode.of(Kinks(self.base, context).at(state)))
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        return self.base.decode(context[0], state)
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        inner, mode = context
+        kinks = Kinks(self.base, inner)
+        scaled = kinks.field(state, mode.gates)
+        flat, unravel = ravel_pytree(scaled.gradient)
+
+        def tangent() -> Array:
+            _, on, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
+            along = flat - rows.T @ _gram_solve(rows, on, rows @ flat)
+            along = along - rows.T @ _gram_solve(rows, on, rows @ along)
+            rests = jax.lax.stop_gradient(jnp.linalg.norm(along) <= ROUNDINGS * jnp.linalg.norm(flat))
+            return jnp.where(rests, 0.0, along)
+
+        found = jax.lax.cond(jnp.any(mode.sliding), tangent, lambda: flat)
+        return ScaledGradient(scaled.log_scale, unravel(found), scaled.multipliers)
 
 
-def _risk_in(context: PyTree) -> EmpiricalRisk:
-    leaves = jax.tree.leaves(context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
-    return next(x for x in leaves if isinstance(x, EmpiricalRisk))
+def knows_pieces(coordinates: AbstractCoordinates, model: Any) -> bool:
+    """Whether kinks can be looked for: their outputs, or those of one head, are differentiated piece by piece."""
+    return isinstance(coordinates, Weights | Scores) and not isinstance(model, MultiHeadAttention)
 
 
-def _within(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array) -> PyTree:
-    """The context of the same risk with its gates given."""
-    ends = _loss_kinks(coordinates, context, state)
-    inner, outer = gates[: gates.size - ends], gates[gates.size - ends :]
+def has_kinks(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> bool:
+    """Whether a flow in these coordinates has kinks that can be found."""
+    if not knows_pieces(coordinates, model) or isinstance(model, AbstractLinearNetwork):
+        return False
+    if not isinstance(risk.loss, MarginLoss) and isinstance(model, AbstractAttention) and is_linear(model.head):
+        return False
 
-    def piece(x: Any) -> Any:
-        if not isinstance(x, EmpiricalRisk):
-            return x
-        loss = PieceLoss(x.loss, outer) if ends and isinstance(x.loss, MarginLoss) else x.loss
-        return EmpiricalRisk(PieceSource(x.source, inner), loss, x.trainable, x.reduction)
+    def switches(risk: EmpiricalRisk, model: Any) -> Array:
+        state, context = coordinates.encode(risk, model)
+        return Kinks(coordinates, context).at(state).switches
 
-    return jax.tree.map(piece, context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
+    return eqx.filter_eval_shape(switches, risk, model).size > 0

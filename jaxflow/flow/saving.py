@@ -7,25 +7,27 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import as_array, check_real, is_concrete, require, require_finite, shown
 from jaxflow.flow.clocks import AbstractClock
-from jaxflow.flow.flat import FlatState
 from jaxflow.flow.system import System
-from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
+
+
+def structured(unravel: Any, extended: PyTree) -> PyTree:
+    """A state `(y, w, a)` whose y was raveled, with its structure again; as it is where `unravel` is None."""
+    y, *rest = extended
+    return (y if unravel is None else unravel(y), *rest)
 
 
 class DenseOutput(eqx.Module):
     """The flow at any reading of the clock between start and end, by the solver's own interpolation."""
 
     flow: System
-    risk: EmpiricalRisk
-    clock: AbstractClock
     interpolation: Any
-    form: FlatState | None
     end: Float[Array, ""]
+    unravel: Any = eqx.field(static=True)
 
     def __call__(self, reading: Float[Array, "..."] | float) -> Point:
         """The point, or points with a leading axis, at readings of the clock from the start to the end.
@@ -33,18 +35,17 @@ class DenseOutput(eqx.Module):
         **Raises:** `ValueError` for other concrete readings. A traced one gives NaN, and `reached` is False.
         """
         readings = as_array("reading", reading)
-        s = jnp.asarray(self.clock.internal(readings))
+        s = jnp.asarray(self.flow.clock.internal(readings))
         # The clock reads the end itself with a rounding of its own.
         within = (s >= 0.0) & (s <= self.end * (1 + 1e-9))
         if is_concrete(within) and not bool(jnp.all(within)):
-            first, last = (float(self.clock.reading(bound)) for bound in (jnp.zeros_like(self.end), self.end))
+            first, last = (float(self.flow.clock.reading(bound)) for bound in (jnp.zeros_like(self.end), self.end))
             raise ValueError(f"reading: the integration went from {first:g} to {last:g}, got {shown(reading)}")
 
         def one(s: Array, reached: Array) -> Point:
             inside = jnp.clip(s, 0.0, self.end)
-            found = self.interpolation.evaluate(inside)
-            extended = found if self.form is None else self.form.unpack(found)
-            point = self.flow.point(self.risk, inside, extended, reached)
+            extended = structured(self.unravel, self.interpolation.evaluate(inside))
+            point = self.flow.point(inside, extended, reached)
             return jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan) if eqx.is_inexact_array(x) else x, point)
 
         return (one if s.ndim == 0 else eqx.filter_vmap(one))(s, within)
@@ -54,23 +55,34 @@ def wanted(
     save_at: Any, saveat: diffrax.SaveAt | None, clock: AbstractClock, start: Array, end: Array
 ) -> tuple[list[diffrax.SubSaveAt], bool]:
     """What `diffeqsolve` saves beside the end: at most one `SubSaveAt`, and whether a dense output."""
+    sub, dense = (None, False) if saveat is None else (saveat.subs, saveat.dense)
     if save_at is not None:
-        return [diffrax.SubSaveAt(ts=jnp.clip(clock.internal(save_at), start, end))], False
-    if saveat is None:
-        return [], False
-    sub = saveat.subs
+        sub = diffrax.SubSaveAt(ts=save_at)
     if isinstance(sub, diffrax.SubSaveAt) and sub.ts is not None:
         inside = jnp.clip(clock.internal(jnp.asarray(sub.ts, dtype=float)), start, end)
         sub = eqx.tree_at(lambda sub: sub.ts, sub, inside)
-    return ([] if sub is None else [sub]), saveat.dense
+    return ([] if sub is None else [sub]), dense
 
 
-def only_times(saveat: diffrax.SaveAt | None) -> bool:
-    """Whether only points at some readings are saved, or none."""
-    if saveat is None:
-        return True
+def times_alone(saveat: diffrax.SaveAt) -> Any:
+    """The readings, where only points at readings are saved; else None."""
     sub = saveat.subs
-    return not saveat.dense and sub is not None and sub.ts is not None and not (sub.t0 or sub.t1 or sub.steps)
+    return None if saveat.dense or sub is None or sub.t0 or sub.t1 or sub.steps else sub.ts
+
+
+def check_readings(clock: AbstractClock, until: Any, save_at: Any, dt0: Any) -> Array | None:
+    """`save_at` as an array. **Raises:** `ValueError` for an end, save points or a first step that the clock shows
+    never."""
+    check_until(clock, until)
+    if dt0 is not None:
+        check_real("dt0", dt0, positive=True)
+    if save_at is None:
+        return None
+    save_at = as_array("save_at", save_at)
+    check_save_at(save_at, until)
+    if is_concrete(save_at) and not clock.reads_negative:
+        require(bool(save_at[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
+    return save_at
 
 
 def check_until(clock: AbstractClock, until: Any) -> None:

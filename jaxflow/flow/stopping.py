@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require
-from jaxflow.data import TokenData
 from jaxflow.flow.constraints import leading
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -43,15 +42,10 @@ class AbstractStop(eqx.Module):
         """True to stop here."""
 
     def __or__(self, other: Any) -> "Joined":
-        return Joined((self, _rule(other)), together=False)
+        return Joined((self, check_kind("rule", other, AbstractStop, "a stopping rule")), together=False)
 
     def __and__(self, other: Any) -> "Joined":
-        return Joined((self, _rule(other)), together=True)
-
-
-def _rule(rule: Any) -> AbstractStop:
-    check_kind("rule", rule, AbstractStop, "a stopping rule")
-    return rule
+        return Joined((self, check_kind("rule", other, AbstractStop, "a stopping rule")), together=True)
 
 
 class Joined(AbstractStop):
@@ -113,11 +107,9 @@ class SelectionSettled(AbstractStop):
             check_real("pull", self.pull, least=0.0)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        multipliers = situation.scaled.multipliers
-        if not isinstance(situation.risk.data, TokenData) or multipliers is None:
-            raise ValueError("stop: SelectionSettled needs an attention model on TokenData")
-        attention = situation.attention()
-        top = leading(attention, situation.risk.data)
+        attention, data = situation.attention(), situation.risk.data
+        top = leading(attention, data)
+        multipliers: Any = situation.scaled.multipliers
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
         settled = jnp.all(jnp.sum(attention, axis=-1, where=top) >= 1.0 - self.tolerance)
@@ -137,8 +129,6 @@ class Unsaturated(AbstractStop):
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         attention, data = situation.attention(), situation.risk.data
-        if not isinstance(data, TokenData):
-            raise ValueError("stop: Unsaturated needs an attention model on TokenData")
         return jnp.any(jnp.sum(attention, axis=-1, where=leading(attention, data)) < self.share)
 
 

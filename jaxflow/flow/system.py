@@ -10,8 +10,8 @@ from jaxtyping import Array, PyTree
 
 from jaxflow._core import RESULTS, Code, ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
-from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
-from jaxflow.flow.coordinates.base import LOG_ZERO
+from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.coordinates.base import LOG_ZERO, safe_log
 from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -22,6 +22,10 @@ from jaxflow.trajectory import Point, Regime, Trajectory
 def _field(coordinates: AbstractCoordinates, context: PyTree, state: PyTree) -> ScaledGradient:
     """The field of the coordinates, traced once for the dozen places of a program that want it."""
     return coordinates.field(context, state)
+
+
+def _nobody_certifies(gap: Any) -> Array:
+    raise ValueError("stop: SelfCertified needs a `Drive` with MultiplierNewton; use CertificateGap")
 
 
 class System(eqx.Module):
@@ -41,6 +45,7 @@ class System(eqx.Module):
     $-(\rho/\text{cap})^L$ times the log scale there, to leading order. `degree` is L.
     """
 
+    risk: EmpiricalRisk
     clock: AbstractClock
     coordinates: AbstractCoordinates
     context: PyTree
@@ -52,8 +57,7 @@ class System(eqx.Module):
         y = tree_scale(1.0 / rho, state)
         if not self.clock.integrates_time():
             return y, None, zero
-        scaled, _, _, log_speed = self.rates(zero, state)
-        return y, rho * jnp.exp(scaled.log_scale - log_speed), zero
+        return y, rho * jnp.exp(-self.log_rate(zero, state)), zero
 
     def scale(self, s: Array) -> tuple[Array, Array, Array]:
         """min(ρ, cap), ρ'/ρ, and log(ρ/cap) where that is positive, else 0."""
@@ -75,14 +79,17 @@ class System(eqx.Module):
         """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed; `known`: a solver's own gradient there."""
         scaled = _field(self.coordinates, self.context, state) if known is None else known
         norm = tree_norm(scaled.gradient)
-        log_norm = _safe_log(norm)
-        if isinstance(self.coordinates, AbstractStretchedCoordinates):
-            log_norm = self.coordinates.log_norm(self.context, state, scaled)
+        log_norm = self.coordinates.log_norm(self.context, state, scaled)
         total = norm if scaled.multipliers is None else jnp.sum(jnp.abs(scaled.multipliers))
-        log_sum = _safe_log(total)
+        log_sum = safe_log(total)
         log_speed = self.clock.log_speed(s, scaled.log_scale, log_norm, log_sum)
         # Where the gradient is exactly zero nothing moves, and no clock has a meaning.
         return scaled, log_norm, log_sum, jnp.where(norm > 0, log_speed, 0.0)
+
+    def log_rate(self, s: Array, state: PyTree) -> Array:
+        """r = log dt/ds."""
+        scaled, _, _, log_speed = self.rates(s, state)
+        return log_speed - scaled.log_scale
 
     def field(self, s: Array, extended: PyTree, args: Any) -> PyTree:
         y, w, log1p_length = extended
@@ -95,12 +102,8 @@ class System(eqx.Module):
         if w is None:
             return rate, None, length
 
-        def log_rate(s: Array, state: PyTree) -> Array:
-            # The scale is constant under differentiation; the factor that it scales is not.
-            scaled, _, _, log_speed = self.rates(s, state)
-            return log_speed - scaled.log_scale
-
-        _, growth = jax.jvp(log_rate, (s, state), (jnp.ones_like(s), velocity))
+        # The scale is constant under differentiation; the factor that it scales is not.
+        _, growth = jax.jvp(self.log_rate, (s, state), (jnp.ones_like(s), velocity))
         # Newton's matrix may ignore how the growth depends on the state: w feeds back into nothing, so one
         # more iteration settles it, and third derivatives of the model are saved.
         w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
@@ -121,32 +124,19 @@ class System(eqx.Module):
         # A w of one tells log t to leading order: where nobody asked for more, and where a long explicit step threw
         # w below zero (no controller watches it).
         w = jnp.ones(()) if w is None else w
-        log_w = _safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
+        log_w = safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
         exact = _log_expm1(jnp.maximum(log_speed - log_scale + log_w, 0.0))
-        if self.clock.is_exact():
-            return exact
         _, _, beyond = self.scale(s)
         return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
 
-    def velocity(self, state: PyTree, scaled: ScaledGradient) -> PyTree:
-        """−∇L/‖∇L‖ in the structure of the model, pushed forward from the coordinates."""
-        if isinstance(self.coordinates, AbstractStretchedCoordinates):
-            return self.coordinates.velocity(self.context, state, scaled)
-        norm = tree_norm(scaled.gradient)
-        unit = tree_scale(-1.0 / positive_or_one(norm), scaled.gradient)
-        _, tangent = eqx.filter_jvp(lambda x: self.coordinates.decode(self.context, x), (state,), (unit,))
-        return tangent
-
-    def point(
-        self, risk: EmpiricalRisk, s: Array, extended: PyTree, reached: Array, known: ScaledGradient | None = None
-    ) -> Point:
+    def point(self, s: Array, extended: PyTree, reached: Array, known: ScaledGradient | None = None) -> Point:
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, _, log_speed = self.rates(s, state, known)
-        if not isinstance(self.coordinates, AbstractStretchedCoordinates):
+        if not self.coordinates.stretched:
             # Here -inf where the gradient is zero: a point records it, where the field takes a finite number.
             log_norm = scaled.log_norm - scaled.log_scale
         model = self.coordinates.decode(self.context, state)
-        moving = risk.filter(model)
+        moving = self.risk.filter(model)
         _, _, beyond = self.scale(s)
         log_scale = scaled.log_scale * jnp.exp(self.degree * beyond)
         log_time = self.log_time(s, w, scaled.log_scale, log_speed)
@@ -160,19 +150,18 @@ class System(eqx.Module):
             log_norm=jnp.log(tree_norm(eqx.filter(model, moving))) + beyond,
             log_scale=log_scale,
             log_gradient_norm=log_scale + log_norm + (self.degree - 1) * beyond,
-            velocity=eqx.filter(self.velocity(state, scaled), moving),
+            velocity=eqx.filter(self.coordinates.velocity(self.context, state, scaled), moving),
             multipliers=scaled.multipliers,
             reached=reached,
         )
 
-    def points(self, risk: EmpiricalRisk, s: Array, extended: PyTree) -> Point:
+    def points(self, s: Array, extended: PyTree) -> Point:
         """Saved points; those that were not reached have an infinite s."""
         # A model may hold functions too (activations), which have no batch axis.
-        return eqx.filter_vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(s, extended)
+        return eqx.filter_vmap(lambda s, y: self.point(s, y, jnp.isfinite(s)))(s, extended)
 
     def trajectory(
         self,
-        risk: EmpiricalRisk,
         s: Array,
         extended: PyTree,
         saved: Any,
@@ -182,9 +171,9 @@ class System(eqx.Module):
     ) -> Trajectory:
         """The result of an integration that ended at s, with `saved` readings and states or None, and the gradient at
         the end where the solver knows it better."""
-        final = self.point(risk, s, extended, jnp.asarray(True), known)
-        points = None if saved is None else self.points(risk, *saved)
-        if risk.opaque:
+        final = self.point(s, extended, jnp.asarray(True), known)
+        points = None if saved is None else self.points(*saved)
+        if self.risk.opaque:
             result = RESULTS.where(underflown(final.log_gradient_norm), RESULTS.gradient_underflow, result)
         _, _, beyond = self.scale(s)
         regime = jnp.where(beyond > 0, Regime.limiting.value, Regime.exact.value)
@@ -192,16 +181,15 @@ class System(eqx.Module):
 
     def stops(
         self,
-        risk: EmpiricalRisk,
         stop: AbstractStop | None,
         s: Array,
         extended: PyTree,
         known: ScaledGradient | None = None,
-        certifies: Callable[[Any], Array] | None = None,
+        certifies: Callable[[Any], Array] = _nobody_certifies,
         stiff_steps: Array | int = 0,
     ) -> Array:
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
-        if stop is None and not risk.opaque:
+        if stop is None and not self.risk.opaque:
             return jnp.asarray(False)
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
@@ -210,10 +198,10 @@ class System(eqx.Module):
         def reach() -> Array:
             # Of the weights: those of some coordinates start at zero.
             model = self.coordinates.decode(self.context, state)
-            return _safe_log(tree_norm(eqx.filter(model, risk.filter(model)))) + beyond - _log_expm1(log1p_length)
+            return safe_log(tree_norm(eqx.filter(model, self.risk.filter(model)))) + beyond - _log_expm1(log1p_length)
 
         situation = Situation(
-            risk=risk,
+            risk=self.risk,
             log_time=self.log_time(s, w, scaled.log_scale, log_speed),
             log_arc_length=_log_expm1(log1p_length),
             scaled=eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
@@ -221,17 +209,17 @@ class System(eqx.Module):
             log_norm=jnp.where(log_norm > LOG_ZERO, log_norm, -jnp.inf),
             log_sum=jnp.where(log_sum > LOG_ZERO, log_sum, -jnp.inf),
             decode=lambda: self.coordinates.decode(self.context, state),
-            decode_velocity=lambda: self.velocity(state, scaled),
-            attention=lambda: self.coordinates.attention(self.context, state, risk.data),
+            decode_velocity=lambda: self.coordinates.velocity(self.context, state, scaled),
+            attention=lambda: self.coordinates.attention(self.context, state, self.risk.data),
             drift=lambda: self.turning(s, scaled.gradient, extended[0]),
-            certifies=_nobody_certifies if certifies is None else certifies,
-            log_size=lambda: _safe_log(tree_norm(state)),
+            certifies=certifies,
+            log_size=lambda: safe_log(tree_norm(state)),
             log_reach=reach,
             growth=lambda: self.coordinates.growth(state, scaled.gradient),
             stiff_steps=jnp.asarray(stiff_steps),
         )
         fired = jnp.asarray(False) if stop is None else stop(situation)
-        return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
+        return fired | underflown(situation.scaled.log_norm) if self.risk.opaque else fired
 
 
 def system_of(terms: Any, solver: str) -> System:
@@ -247,36 +235,21 @@ def system_of(terms: Any, solver: str) -> System:
 def make_system(
     clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any
 ) -> tuple[System, PyTree]:
-    """The system and the initial coordinates."""
+    """The system and the initial coordinates. **Raises:** `ValueError` where limiting dynamics make no sense."""
+    degree: Any = 1
+    if not clock.is_exact():
+        why = f"a cap is one of lengths of the weights, which are not those of {type(coordinates).__name__}"
+        require(not coordinates.stretched, "clock", why)
+        degree = getattr(model, "degree", None)
+        homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
+        require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
     state, context = coordinates.encode(risk, model)
-    return System(clock, coordinates, context, _degree(clock, coordinates, risk, model)), state
-
-
-def _degree(clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> int:
-    """L, which only limiting dynamics need. **Raises:** `ValueError` where they make no sense."""
-    if clock.is_exact():
-        return 1
-    stretched = isinstance(coordinates, AbstractStretchedCoordinates)
-    name = type(coordinates).__name__
-    require(not stretched, "clock", f"a cap is one of lengths of the weights, which are not those of {name}")
-    degree = getattr(model, "degree", None)
-    homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
-    require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
-    return int(degree)  # pyright: ignore[reportArgumentType]
-
-
-def _nobody_certifies(gap: Any) -> Array:
-    raise ValueError("stop: SelfCertified needs a `Drive` with MultiplierNewton; use CertificateGap")
+    return System(risk, clock, coordinates, context, degree), state
 
 
 def underflown(log_gradient_norm: Array) -> Array:
     """Below the smallest normal number: what is left of the gradient is rounding."""
     return log_gradient_norm < jnp.log(jnp.finfo(log_gradient_norm.dtype).tiny)
-
-
-def _safe_log(x: Array) -> Array:
-    positive = x > 0
-    return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), LOG_ZERO)
 
 
 def _log_expm1(u: Array) -> Array:

@@ -45,8 +45,8 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.constraints import leading
+from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.flow.drive import FIRST_STEP
-from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, share_of

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxflow._core import Code, Outcome, compiled_once, good, one_lane_at_a_time, positive_or_one, require
 from jaxflow.data import LinearData
-from jaxflow.flow.pairs import has_pairs
+from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear_method import LinearStaged, largest_entry

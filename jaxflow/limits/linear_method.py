@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
 from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, LogTime, Situation, StationaryPoint, Weights
-from jaxflow.flow.pairs import has_pairs
+from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import one_lane_at_a_time, positive_or_one, tree_norm
 from jaxflow.data import LinearData
-from jaxflow.flow.pairs import has_pairs, pair_growth
+from jaxflow.flow.coordinates.halves import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
 from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.models import DiagonalLinearNetwork

@@ -74,6 +74,4 @@ def refined_solve(
         return scale * linalg.cholesky_solve(factor, (scale * residual)[:, None])[:, 0]
 
     x = apply(right)
-    if not refine:
-        return x
-    return x + apply(right - matrix @ x)
+    return x + apply(right - matrix @ x) if refine else x

@@ -170,12 +170,6 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
 
     Source: Tarzanagh et al. (2023) eq. (Att-SVM), (Att-SVM$_\star$), (11), (Gen-SVM), (SAtt-SVM);
     Sheen et al. (2024) ($\ell_1$-SVM).
-
-    **Example:**
-
-    ```python
-    jf.margin.attention_svm(data, limit.selection, norm="nuclear")
-    ```
     """
     require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     data.check()

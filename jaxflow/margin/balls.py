@@ -12,6 +12,7 @@ solution $V_0$ of least Frobenius norm, so that V/γ meets them to rounding. λ 
 that of the equalities follows from $\rho=\sum_k\lambda_kA_k$ by least squares.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -77,7 +78,7 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
         begun = jax.tree.map(lambda a, b: jnp.where(again, a, b), far, here)
         onwards = again | (solved & ~anew)
         status = jnp.where(skip, 1, jnp.where(onwards, 0, jnp.where(anew, 1, here.status)))
-        begun = Interior(here.steps, begun.weights, begun.shares, begun.slack, status)
+        begun = replace(begun, steps=here.steps, status=status)
         most = jnp.where(anew, max_steps, jnp.where(solved, here.steps + MORE_STEPS, max_steps // 2))
         end = follow(at, end_of, count, side.constraints, begun, max_steps=most, tolerance=goal)
         return (end, solved | (end.status == 1)), end
@@ -195,14 +196,6 @@ def balanced(
 
 def _meeting(compact: Compact, rows: Array, primal: Array) -> Array:
     """The nearest point that meets the equalities: the interior point leaves its residual there."""
-    nearest = least_norm(
-        Compact(
-            DenseRows(rows),
-            compact.inequality,
-            compact.equality,
-            compact.targets - DenseRows(rows).values(primal),
-            compact.slots,
-            compact.finite,
-        )
-    )[0]
+    dense = DenseRows(rows)
+    nearest, _ = least_norm(replace(compact, rows=dense, targets=compact.targets - dense.values(primal)))
     return primal + jnp.where(compact.equality, nearest, 0.0) @ rows

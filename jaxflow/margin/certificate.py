@@ -7,15 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import (
-    AbstractPrinted,
-    Code,
-    as_array,
-    positive_or_one,
-    require,
-    shown,
-    unknown_name,
-)
+from jaxflow._core import AbstractPrinted, Code, as_array, positive_or_one, require, shown, unknown_name
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders

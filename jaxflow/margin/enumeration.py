@@ -155,13 +155,6 @@ def enumerate_selections(
     **Raises:** `ValueError` for traced, invalid or tied data, an unknown norm, or more than 2e7 choices.
 
     Source: Tarzanagh et al. (2023) Definition 2, Assumptions B.1 and D.
-
-    **Example:**
-
-    ```python
-    found = jf.margin.enumerate_selections(data, head)
-    found.status  # of every choice, by Definition 2
-    ```
     """
     require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")
     data.check()

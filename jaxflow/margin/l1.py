@@ -13,6 +13,7 @@ vectors is the vertex itself. Real programs try the simplex method first (`l1_ve
 certifies and is the only solution.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import equinox as eqx
@@ -22,7 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
+from jaxflow.margin._linear_algebra import scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import FARKAS_MULTIPLE, Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, Candidate, closest, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
@@ -52,17 +53,13 @@ class VectorPlace(AbstractPlace):
         schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
         schur = schur + (jnp.diag(outer) if outer.ndim == 1 else outer)
         schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
-        factor = scaled_cholesky(schur, 10 * float(jnp.finfo(shares.dtype).eps))
-        self._solve = partial(refined_solve, schur, *factor)
+        self.schur, self.factors = schur, scaled_cholesky(schur, 10 * float(jnp.finfo(shares.dtype).eps))
 
     def product(self) -> Array:
         return jnp.sum(self.shares * self.room)
 
     def known(self, centre: Array, correction: Array) -> Array:
         return self.slope @ ((centre - correction) / self.room)
-
-    def solve(self, right: Array, refine: bool) -> Array:
-        return self._solve(right, refine)
 
     def move(self, change: Array, centre: Array, correction: Array) -> Move:
         closing = change @ self.slope
@@ -184,7 +181,7 @@ def weighted_l1(
     place, tolerance = partial(VectorPlace, rows), default_tolerance(dtype, 0.1 * INTERIOR_GAP)
     end = follow(place, partial(finish, rows), d, constraints, state, max_steps=max_steps, tolerance=tolerance)
     weights, shares = jnp.where(skip, start.weights, end.weights), jnp.where(skip, 0.0, end.shares)
-    return Interior(end.steps, weights, shares, end.slack, end.status), polish(rows, compact, weights, shares)
+    return replace(end, weights=weights, shares=shares), polish(rows, compact, weights, shares)
 
 
 def solve_l1(program: AbstractProgram, compact: Compact, tolerance: float, max_steps: int | None) -> Solution:
@@ -230,9 +227,9 @@ def _better(inner: Candidate, vertex: Candidate, unique: Bool[Array, ""], tolera
 
 def _emptied(compact: Compact, where: Bool[Array, ""]) -> Compact:
     """No constraint `where`."""
-    parts = (compact.rows, compact.inequality, compact.equality, compact.targets)
-    rows, inequality, equality, targets = jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), parts)
-    return Compact(rows, inequality, equality, targets, compact.slots, compact.finite)
+    names = ("rows", "inequality", "equality", "targets")
+    parts = {name: getattr(compact, name) for name in names}
+    return replace(compact, **jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), parts))
 
 
 def _by_interior_point(

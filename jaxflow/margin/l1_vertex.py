@@ -80,8 +80,7 @@ def find_vertex(
     sizes = jnp.where(used & (sizes > 0), sizes, 1.0)
     rows = jnp.where(used[:, None], rows / sizes[:, None], 0.0)
     targets = jnp.where(used, targets / sizes, 0.0)
-    height = jnp.max(jnp.abs(targets))
-    height = positive_or_one(height)
+    height = positive_or_one(jnp.max(jnp.abs(targets)))
     targets = targets / height
     table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
     kinds = jnp.where(inequality, Kind.weight, jnp.where(equality, Kind.free, Kind.unused))

@@ -9,16 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import (
-    as_array,
-    as_arrays,
-    as_signs,
-    is_concrete,
-    raw_array,
-    require,
-    require_signs,
-    unknown_name,
-)
+from jaxflow._core import as_array, as_arrays, as_signs, is_concrete, raw_array, require, require_signs, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
@@ -188,12 +179,6 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     **Raises:** `ValueError` naming the argument.
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 2 with eq. (38), Corollaries 1–3.
-
-    **Example:**
-
-    ```python
-    jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets)).primal
-    ```
     """
     inputs, labels = as_array("inputs", inputs), as_array("labels", as_signs("labels", labels), integers=True)
     require(inputs.ndim >= 2, "inputs", f"expected shape (n, d) or (n, p, q), got {inputs.shape}")
@@ -217,12 +202,6 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
     **Raises:** `ValueError` naming the argument.
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 6 (ℓ2) and Remark 4 (ℓ1 as α → 0).
-
-    **Example:**
-
-    ```python
-    jf.margin.solve(jf.margin.minimum_norm(linear.inputs, linear.targets)).primal
-    ```
     """
     inputs, targets = as_arrays(inputs=inputs, targets=as_array("targets", targets, integers=True))
     require(inputs.ndim >= 2, "inputs", f"expected shape (n, d) or (n, p, q), got {inputs.shape}")

@@ -47,12 +47,6 @@ def is_locally_optimal(data: TokenData, head: Any, selection: Any, solution: Sol
     - `solution`: `solve(attention_svm(data, selection, ...))`, in any norm (Definition 4).
 
     **Raises:** `ValueError` as `attention_svm`.
-
-    **Example:**
-
-    ```python
-    assert jf.margin.is_locally_optimal(data, head, limit.selection, limit.program_solution).locally_optimal
-    ```
     """
     norm = "l1" if solution.primal.ndim == 1 else "frobenius"
     program = attention_svm(data, selection, norm)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg
-from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky
+from jaxflow.margin._linear_algebra import scaled_cholesky
 from jaxflow.margin.mehrotra import AbstractPlace, Move
 
 # Step lengths tried at once: eliminations tell which keep a matrix positive definite. They cost a fraction of the
@@ -46,11 +46,6 @@ class AbstractMatrixRoom(abc.ABC):
     @abc.abstractmethod
     def schur(self, point: Any, Y: Float[Array, "q q"], P: Float[Array, "q q"]) -> Float[Array, "m m"]:
         r"""$2\langle A_k,A_lY\rangle+\mathrm{tr}(D_kYD_lP)$ with $D_k=A_k^\top M+M^\top A_k$."""
-
-    def square(self, weights: Float[Array, " m"]) -> Float[Array, "q q"]:
-        """MᵀM."""
-        point = self.combine(weights)
-        return self.inner(point, point)
 
     def finish(self, weights: Float[Array, " m"], shares: Float[Array, "q q"]) -> tuple[Array, Array]:
         """⟨Y, C⟩ and ⟨A_k, 2MY⟩."""
@@ -131,7 +126,7 @@ class MatrixPlace(AbstractPlace):
         half = linalg.lower_solve(linalg.cholesky(C), eye)
         self.P = P = half.T @ half
         self.schur = room.schur(self.point, Y, P) + (jnp.diag(outer) if outer.ndim == 1 else outer)
-        self.factor, self.scale = scaled_cholesky(self.schur, 10 * float(jnp.finfo(Y.dtype).eps))
+        self.factors = scaled_cholesky(self.schur, 10 * float(jnp.finfo(Y.dtype).eps))
 
     def product(self) -> Array:
         return jnp.sum(self.Y * self.C)
@@ -139,9 +134,6 @@ class MatrixPlace(AbstractPlace):
     def known(self, centre: Array, correction: Array) -> Array:
         # ⟨D_k, Z⟩ = 2⟨A_k, MZ⟩ for symmetric Z.
         return self.room.values(self.point, centre * self.P - self._turned(correction))
-
-    def solve(self, right: Array, refine: bool) -> Array:
-        return refined_solve(self.schur, self.factor, self.scale, right, refine)
 
     def move(self, change: Array, centre: Array, correction: Array) -> Move:
         moved = self.room.combine(change)

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import positive_or_one
-from jaxflow.margin._linear_algebra import step_to_boundary
+from jaxflow._core import all_finite, positive_or_one
+from jaxflow.margin._linear_algebra import refined_solve, step_to_boundary
 
 # Steps in the room of a matrix, half of them for a first attempt, which takes at most 15 where it settles an attention
 # program, and 9 to 25 with any matrices. For the recession cone of a model's rows 30 were seen at most (3,000 random
@@ -45,7 +45,11 @@ class Move(NamedTuple):
 
 
 class AbstractPlace(abc.ABC):
-    """A norm's dual at one point (λ, y): what is factorised once and used by predictor and corrector."""
+    """A norm's dual at one point (λ, y). Predictor and corrector share one factorisation: `schur` is the matrix of the
+    equations of λ, `factors` are those of `scaled_cholesky`."""
+
+    schur: Float[Array, "m m"]
+    factors: tuple[Float[Array, "m m"], Float[Array, " m"]]
 
     @abc.abstractmethod
     def product(self) -> Float[Array, ""]:
@@ -55,9 +59,9 @@ class AbstractPlace(abc.ABC):
     def known(self, centre: Float[Array, ""], correction: Any) -> Float[Array, " m"]:
         """The part of ⟨A_k, ρ⟩ after the step that the change of λ has nothing to do with."""
 
-    @abc.abstractmethod
     def solve(self, right: Float[Array, " m"], refine: bool) -> Float[Array, " m"]:
         """The change of λ."""
+        return refined_solve(self.schur, *self.factors, right, refine)
 
     @abc.abstractmethod
     def move(self, change: Float[Array, " m"], centre: Float[Array, ""], correction: Any) -> Move:
@@ -174,9 +178,7 @@ def follow(
         product = on * constraints.held(move.weights) * change_slack
         move, change_slack = direction(mean * place.centring(ratio, affine), correction, second, product, refine=True)
         length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move, change_slack))
-        fine = jnp.isfinite(length) & (length > 0)
-        for part in (move.weights, move.shares, change_slack):
-            fine = fine & jnp.all(jnp.isfinite(part))
+        fine = jnp.isfinite(length) & (length > 0) & all_finite((move.weights, move.shares, change_slack))
         length = jnp.where(fine, length, 0.0)
         weights = weights + length * jnp.where(fine, move.weights, 0.0)
         shares = shares + length * jnp.where(fine, move.shares, 0.0)

@@ -71,8 +71,7 @@ def min_norm_point(
     on = inequality.astype(dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
     diagonal = jnp.where(used, jnp.diagonal(gram), 0.0)
-    scale = jnp.sum(diagonal) / jnp.maximum(jnp.sum(used), 1)
-    scale = positive_or_one(scale)
+    scale = positive_or_one(jnp.sum(diagonal) / jnp.maximum(jnp.sum(used), 1))
     gram = jnp.where(used[:, None] & used[None, :], gram, 0.0) / scale
     # Regularisation at the level of rounding: the Gram matrix is singular when there are more rows than
     # entries.

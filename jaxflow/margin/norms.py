@@ -216,13 +216,6 @@ class Lp(AbstractNorm):
     **Arguments:** `p`: a number of any size but one. The method of `solve` is for p from about 1.1 to about 20.
 
     **Raises:** `ValueError` for p that is not positive, or one, or infinite.
-
-    **Example:**
-
-    ```python
-    solution = jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets, norm=jf.margin.Lp(1.5)))
-    assert solution.result == "optimal"
-    ```
     """
 
     p: float = eqx.field(static=True, converter=_as_exponent)
@@ -284,13 +277,6 @@ class Schatten(AbstractNorm):
     **Arguments:** `p`: a number above one. The method of `solve` is for p from about 1.1 to about 20.
 
     **Raises:** `ValueError` for p that is not above one, or infinite.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.completion([[1.0, 2.0], [2.0, jnp.nan]], norm=jf.margin.Schatten(1.5))
-    assert jf.margin.solve(program).result == "optimal"
-    ```
     """
 
     p: float = eqx.field(static=True, converter=_as_exponent)

@@ -92,7 +92,8 @@ def interior_point(
         end = follow(place, geometry.finish, geometry.size, constraints, state, max_steps=most, tolerance=until)
         *better, settled = polish(cross, queries, inequality, equality, end.weights, end.shares)
         again = ~careful & ~settled
-        norm = jnp.sqrt(jnp.trace(geometry.square(inside)))
+        M = geometry.combine(inside)
+        norm = jnp.sqrt(jnp.trace(geometry.inner(M, M)))
         far = Interior(
             end.steps,
             0.7 * inside / positive_or_one(norm),
@@ -125,15 +126,17 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
     least = min_norm_point(rows, compact.inequality, compact.equality, start=True)
-    reduced, basis = reduce_queries(rows.right)
+    # Coordinates of the queries in an orthonormal basis of their span, where that is smaller than d.
+    reduced, basis = rows.right, jnp.eye(rows.right.shape[1], dtype=rows.right.dtype)
+    if len(reduced) < len(basis):
+        basis, triangle = linalg.qr(reduced.T)
+        reduced = triangle.T
     skip = least.zero | ~jnp.any(compact.inequality)
-    weights, Y, slack, inside, size = _start(compact, least, rows.repeat(reduced), basis)
+    weights, Y, slack, inside, size = _start(compact, least, basis)
     tolerance = default_tolerance(weights.dtype, 0.1 * INTERIOR_GAP)
 
-    def follow_few(*arrays: Array) -> tuple[NuclearPoint, NuclearPoint]:
-        return interior_point(*arrays, max_steps=max_steps, tolerance=tolerance)
-
-    few = looped_on_cpu(follow_few, lambda *stacks: min(LANES, len(stacks[0])))
+    one = partial(interior_point, max_steps=max_steps, tolerance=tolerance)
+    few = looped_on_cpu(one, lambda *stacks: min(LANES, len(stacks[0])))
     points = few(
         *(rows.left @ rows.left.T, rows.repeat(reduced), compact.inequality, compact.equality),
         *(jnp.where(skip, least.weights, weights), jnp.where(skip, 0.0, Y), slack, inside, size, skip),
@@ -143,7 +146,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
 
 
 def _start(
-    compact: Compact, least: MinNormPoint, queries: Float[Array, "m q"], basis: Float[Array, "d q"]
+    compact: Compact, least: MinNormPoint, basis: Float[Array, "d q"]
 ) -> tuple[Float[Array, " m"], Float[Array, "q q"], Float[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
     r"""λ, Y and slack from the solution in the Frobenius norm, whose margins and singular vectors are not far off; and
     λ and a scale to begin anew with.
@@ -177,26 +180,9 @@ def solve_nuclear(program: AbstractProgram, compact: Compact, tolerance: float, 
     return judge(
         program,
         compact,
-        [(primal_of(compact, each, basis), each.weights) for each in (point, polished)],
+        # W = 2 M(λ) Y in the original coordinates.
+        [(2 * (compact.rows.combine(x.weights) @ basis @ x.Y) @ basis.T, x.weights) for x in (point, polished)],
         steps=point.steps,
         spent=~point.converged & (point.steps >= max_steps),
         tolerance=tolerance,
     )
-
-
-def primal_of(compact: Compact, point: NuclearPoint, basis: Float[Array, "d q"]) -> Float[Array, "d d"]:
-    """W = 2 M(λ) Y in the original coordinates."""
-    rows = compact.rows
-    assert isinstance(rows, RankOneRows)
-    return 2 * (rows.combine(point.weights) @ basis @ point.Y) @ basis.T
-
-
-def reduce_queries(
-    queries: Float[Array, "outputs d"],
-) -> tuple[Float[Array, "outputs q"], Float[Array, "d q"]]:
-    """Coordinates of the queries in an orthonormal basis of their span, where that is smaller than d."""
-    outputs, d = queries.shape
-    if outputs >= d:
-        return queries, jnp.eye(d, dtype=queries.dtype)
-    basis, triangle = linalg.qr(queries.T)
-    return triangle.T, basis

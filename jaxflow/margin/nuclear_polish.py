@@ -64,10 +64,53 @@ def polish(
     support = (inequality & (relative > margins - 1.0)) | equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)
-    pairs = np.stack(np.triu_indices(most, 0, q))
+    i, j = np.triu_indices(most, 0, q)
+    dtype = Y.dtype
 
     def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _newton(cross, queries, on, target, kept, vectors, pairs, singular, *state)
+        """Of Q the columns that are not `kept` are zero."""
+        weights, Q = state
+        count = len(i)
+        columns = jnp.where(kept[None, :], Q, vectors)
+        H = cross @ (weights[:, None] * queries)
+        C = columns.T @ (columns - (weights[:, None] * queries).T @ (H @ columns))
+        HQ, GQ = H @ columns, queries @ columns
+        # u_ij changes column i by column j and column j by column i, where the column that changes is in Q.
+        to_i = kept[i].astype(dtype)
+        to_j = jnp.where(i == j, 0.0, kept[j].astype(dtype))
+        both = to_i + to_j
+        features = on[:, None] * both[None, :] * (HQ[:, i] * GQ[:, j] + GQ[:, i] * HQ[:, j])
+        # Changes of Q in terms of `columns`: entry (w, c) adds column w to column c.
+        change = np.zeros((2, count, q, q))
+        change[0, np.arange(count), j, i] = 1.0
+        change[1, np.arange(count), i, j] = 1.0
+        first, second = jnp.asarray(change, dtype)
+        moved = to_i[:, None, None] * first + to_j[:, None, None] * second
+        bent = jnp.einsum("ab,sbc->sac", C, moved)
+        bend = moved.reshape(count, -1) @ bent.reshape(count, -1).T + jnp.diag((both == 0).astype(dtype))
+        kept_GQ = jnp.where(kept[None, :], GQ, 0.0)
+        square = on[:, None] * on[None, :] * cross * (kept_GQ @ kept_GQ.T) + jnp.diag(1 - on)
+        residual = both * C[i, j]
+        margins = target - on * jnp.sum(HQ * kept_GQ, axis=1)
+        # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and
+        # S is singular. What the shift leaves of an error, its share of a singular value, the next step takes.
+        shift = float(np.sqrt(jnp.finfo(dtype).eps))
+        if singular:
+            # −B ⪯ 0 above S ⪰ 0 stays so under a shift of these signs, and far from singular.
+            matrix = jnp.block([[-bend, features.T], [features, square]])
+            signs = jnp.concatenate([-jnp.ones(count, dtype), jnp.ones_like(on)])
+            matrix = matrix + shift * jnp.max(jnp.abs(matrix)) * jnp.diag(signs)
+            matrix = jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, jnp.eye(len(matrix), dtype=dtype))
+            change = linalg.solve(matrix, jnp.concatenate([residual, margins])[:, None])[:, 0]
+            u, back = change[:count], change[count:]
+        else:
+            factor, scale = scaled_cholesky(square, shift)
+            half = linalg.lower_solve(factor, scale[:, None] * jnp.concatenate([features, margins[:, None]], axis=1))
+            tall, right = half[:, :-1], half[:, -1]
+            inner, inner_scale = scaled_cholesky(bend + tall.T @ tall, 10 * float(jnp.finfo(dtype).eps))
+            u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
+            back = scale * linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
+        return weights + on * back, Q + columns @ jnp.tensordot(u, moved, 1)
 
     better, Q = lax.fori_loop(0, steps, step, (weights * on, Q))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
@@ -101,62 +144,3 @@ def settled(
     closed = above <= (1.0 + default_tolerance(Q.dtype, 1e3)) * margin * jnp.sum(jnp.where(inequality, weights, 0.0))
     inside = linalg.definite((1.0 + delta) * jnp.eye(q, dtype=Q.dtype) - square)
     return closed & inside & (margin > 0) & (margin < jnp.inf) & (broken <= default_tolerance(Q.dtype, 1e3))
-
-
-def _newton(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Bool[Array, " q"],
-    vectors: Float[Array, "q q"],
-    pairs: np.ndarray,
-    singular: bool,
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q q"],
-) -> tuple[Float[Array, " m"], Float[Array, "q q"]]:
-    """One step; `kept` marks the columns of Q in use, the others are zero; `on` the active set."""
-    q = len(kept)
-    dtype = Q.dtype
-    i, j = pairs
-    count = len(i)
-    columns = jnp.where(kept[None, :], Q, vectors)
-    H = cross @ (weights[:, None] * queries)
-    C = columns.T @ (columns - (weights[:, None] * queries).T @ (H @ columns))
-    HQ, GQ = H @ columns, queries @ columns
-    # u_ij changes column i by column j and column j by column i, where the column that changes is in Q.
-    to_i = kept[i].astype(dtype)
-    to_j = jnp.where(i == j, 0.0, kept[j].astype(dtype))
-    both = to_i + to_j
-    features = on[:, None] * both[None, :] * (HQ[:, i] * GQ[:, j] + GQ[:, i] * HQ[:, j])
-    # Changes of Q in terms of `columns`: entry (w, c) adds column w to column c.
-    change = np.zeros((2, count, q, q))
-    change[0, np.arange(count), j, i] = 1.0
-    change[1, np.arange(count), i, j] = 1.0
-    first, second = jnp.asarray(change, dtype)
-    moved = to_i[:, None, None] * first + to_j[:, None, None] * second
-    bent = jnp.einsum("ab,sbc->sac", C, moved)
-    bend = moved.reshape(count, -1) @ bent.reshape(count, -1).T + jnp.diag((both == 0).astype(dtype))
-    kept_GQ = jnp.where(kept[None, :], GQ, 0.0)
-    square = on[:, None] * on[None, :] * cross * (kept_GQ @ kept_GQ.T) + jnp.diag(1 - on)
-    residual = both * C[i, j]
-    margins = target - on * jnp.sum(HQ * kept_GQ, axis=1)
-    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and S
-    # is singular. What the shift leaves of an error, its share of a singular value, the next step takes.
-    shift = float(np.sqrt(jnp.finfo(dtype).eps))
-    if singular:
-        # −B ⪯ 0 above S ⪰ 0 stays so under a shift of these signs, and far from singular.
-        matrix = jnp.block([[-bend, features.T], [features, square]])
-        signs = jnp.concatenate([-jnp.ones(count, dtype), jnp.ones_like(on)])
-        matrix = matrix + shift * jnp.max(jnp.abs(matrix)) * jnp.diag(signs)
-        matrix = jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, jnp.eye(len(matrix), dtype=dtype))
-        change = linalg.solve(matrix, jnp.concatenate([residual, margins])[:, None])[:, 0]
-        u, back = change[:count], change[count:]
-    else:
-        factor, scale = scaled_cholesky(square, shift)
-        half = linalg.lower_solve(factor, scale[:, None] * jnp.concatenate([features, margins[:, None]], axis=1))
-        tall, right = half[:, :-1], half[:, -1]
-        inner, inner_scale = scaled_cholesky(bend + tall.T @ tall, 10 * float(jnp.finfo(dtype).eps))
-        u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
-        back = scale * linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
-    return weights + on * back, Q + columns @ jnp.tensordot(u, moved, 1)

@@ -171,9 +171,8 @@ def _follow(
         # Whose last steps are Newton's: it falls to roundings, which are larger where F is flat, and no further.
         ended = (decrement <= goal * value) | ((decrement <= goal**0.5 * value) & (decrement > 0.5 * state.decrement))
         ended = ended & (jnp.sum(product) <= goal * value)
-        return _State(
-            after[0], after[1], after[2], decrement, state.steps + 1, jnp.where(fine, jnp.where(ended, 1, 0), 2)
-        )
+        status = jnp.where(fine, jnp.where(ended, 1, 0), 2)
+        return _State(after[0], after[1], after[2], decrement, state.steps + 1, status)
 
     x, skip = begun
     slack = jnp.where(inequality, matrix @ x - level, 1.0)

@@ -32,7 +32,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import AbstractPrinted, Code, checked, linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
-from jaxflow.margin._linear_algebra import corrected_step
+from jaxflow.margin._linear_algebra import corrected_step, scaled_cholesky
 from jaxflow.margin.mehrotra import MAX_STEPS
 
 # Each halves the logarithms of what is left: after 12 a scale of 1e12 is one of 1.007.
@@ -179,8 +179,7 @@ def _follow(matrices: _Matrices) -> _Found:
         found, (u, theta, weights, s), _ = carry
         ratio = weights / s
         matrix = (basis * ratio[:, None]).T @ basis + jnp.diag(jnp.where(dead, 1.0, 0.0))
-        scale = 1.0 / jnp.sqrt(jnp.diagonal(matrix))
-        factor = linalg.cholesky(matrix * scale[:, None] * scale[None, :] + eps * jnp.eye(m, dtype=dtype))
+        factor, scale = scaled_cholesky(matrix, eps)
         seen = basis.T @ ratio
         off = theta * pull - basis.T @ weights
         short = n - jnp.sum(weights) - pull @ u
@@ -203,7 +202,8 @@ def _follow(matrices: _Matrices) -> _Found:
         u, _, weights, s = state
         # s and λ sum to n: the larger of the two is told from the smaller where their product is above this.
         last = (jnp.mean(s * weights) <= ROUNDED**2) | ~moved | (found.steps + 1 == MAX_STEPS)
-        whole = _separates(matrices, u)
+        # Whether u makes every margin positive beyond doubt.
+        whole = _lifts(matrices, u, everywhere, jnp.ones((), dtype))
         # Each proof excludes the others, and takes longer than a step: it is tried where the numbers say so, and at the
         # end. The first partition that is proved is the one that there is. Later ones have the roundings of smaller
         # numbers.
@@ -233,17 +233,14 @@ def _split(
 ) -> tuple[Float[Array, " p"], Float[Array, " n"], Bool[Array, ""]]:
     """u that moves no margin but the `chosen` ones, λ on the others, and whether both prove this partition."""
     seen, unsure = _seen_by(matrices, ~chosen)
-    left = _without(seen, u)
+    # Without its part in the rows of `seen`; twice, because what the first leaves is its rounding.
+    left = u - seen.T @ (seen @ u)
+    left = left - seen.T @ (seen @ left)
     weights, held = _balance(matrices, multipliers, ~chosen, seen)
     # What a correction has brought to zero is a rounding of the others.
     rounding = len(weights) * float(jnp.finfo(weights.dtype).eps) * jnp.max(weights, initial=0.0)
     positive = jnp.all(chosen | (weights > POSITIVE * rounding))
     return matrices.back @ left, weights, jnp.any(chosen) & held & positive & _lifts(matrices, left, chosen, unsure)
-
-
-def _separates(matrices: _Matrices, u: Float[Array, " m"]) -> Bool[Array, ""]:
-    """Whether u makes every margin positive beyond doubt."""
-    return _lifts(matrices, u, jnp.ones(len(matrices.rows), bool), jnp.ones((), u.dtype))
 
 
 def _lifts(
@@ -316,12 +313,6 @@ def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> tuple[Float[Array
     rank = jnp.sum(sizes > rank_tolerance(rows.shape, rows.dtype) * jnp.max(sizes, initial=0.0))
     live = (jnp.arange(values.size) < rank) & (values > 0)
     return jnp.where(live[:, None], right, 0.0), 1.0 / jnp.min(jnp.where(live, values, 1.0), initial=1.0)
-
-
-def _without(seen: Float[Array, "m m"], u: Float[Array, " m"]) -> Float[Array, " m"]:
-    """u without its part in the rows of `seen`; twice, because what the first leaves is its rounding."""
-    u = u - seen.T @ (seen @ u)
-    return u - seen.T @ (seen @ u)
 
 
 def _balance(

@@ -31,12 +31,6 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
 
     **Raises:** `ValueError` naming the argument for a traced program, a norm that is not convex, a rank
     bound, or data with NaN; `ImportError` without cvxpy.
-
-    **Example:**
-
-    ```python
-    reference = jf.margin.solve_cvxpy(jf.margin.max_margin(linear.inputs, linear.targets))
-    ```
     """
     import cvxpy as cp
 

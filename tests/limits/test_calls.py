@@ -100,7 +100,7 @@ def test_a_line_a_second_and_no_more(monkeypatch: Any) -> None:
     clock = iter([0.0, 0.1, 0.2, 1.05, 1.2, 2.1])
     monkeypatch.setattr(drive.time, "monotonic", lambda: next(clock))
     lines: list[str] = []
-    meter = drive.StepMeter(lines.append, "LogTime")
+    meter = drive.StepMeter(lines.append, "LogTime: {} steps, s = {:.4g}", "following the flow in LogTime")
     for steps in range(5):
         meter(steps, 0.5 * steps)
     assert lines == ["following the flow in LogTime", "LogTime: 3 steps, s = 1.5"]

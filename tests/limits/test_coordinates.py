@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow.pairs import pair_growth
+from jaxflow.flow.coordinates.halves import pair_growth
 from jaxflow.models import CombinedAttention, DiagonalAttention, DiagonalLinearNetwork
 
 ONES = jnp.ones(6)

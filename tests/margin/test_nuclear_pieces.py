@@ -26,7 +26,8 @@ def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
         found = room.schur(room.combine(weights), Y, P)
         # Sums of some q⁴ roundings of terms as large as the largest entry.
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
-    one, other = ((room.square(weights), room.finish(weights, Y)) for room in rooms)
+    points = [(room, room.combine(weights)) for room in rooms]
+    one, other = ((room.inner(M, M), room.finish(weights, Y)) for room, M in points)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * np.abs(np.asarray(b)).max())
 

@@ -1,14 +1,13 @@
 """Coordinates: what the state of the integration is. One file each."""
 
-from jaxflow._core import unknown_name
+from jaxflow._core import as_named
 from jaxflow.flow.coordinates.base import AbstractCoordinates as AbstractCoordinates
-from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates as AbstractStretchedCoordinates
 from jaxflow.flow.coordinates.dual import Dual as Dual
 from jaxflow.flow.coordinates.factors import Factors as Factors
 from jaxflow.flow.coordinates.halves import Halves as Halves
-from jaxflow.flow.coordinates.layer_scores import LayerScores as LayerScores
 from jaxflow.flow.coordinates.log_hadamard import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates.mirror import Mirror as Mirror
+from jaxflow.flow.coordinates.scores import LayerScores as LayerScores
 from jaxflow.flow.coordinates.scores import Scores as Scores
 from jaxflow.flow.coordinates.weights import Weights as Weights
 
@@ -24,9 +23,5 @@ COORDINATES = {
 
 def as_coordinates(coordinates: AbstractCoordinates | str | None) -> AbstractCoordinates:
     """Coordinates from a value, a name, or None for `Weights`. **Raises:** `ValueError`."""
-    if isinstance(coordinates, AbstractCoordinates):
-        return coordinates
-    name = "weights" if coordinates is None else coordinates
-    if not isinstance(name, str) or name not in COORDINATES:
-        raise unknown_name("coordinates", name, COORDINATES)
-    return COORDINATES[name]()
+    given = "weights" if coordinates is None else coordinates
+    return as_named("coordinates", given, AbstractCoordinates, COORDINATES)

@@ -1,12 +1,13 @@
 """The interfaces of coordinates: encode, decode, field."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, require
+from jaxflow._core import ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.data import TokenData
 from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.models import AbstractAttention, MultiHeadAttention
@@ -16,12 +17,23 @@ from jaxflow.risk import EmpiricalRisk
 LOG_ZERO = -1e30
 
 
+def safe_log(x: Array) -> Array:
+    """The logarithm of what is positive, `LOG_ZERO` of what is not."""
+    return jnp.where(x > 0, jnp.log(positive_or_one(x)), LOG_ZERO)
+
+
 class AbstractCoordinates(eqx.Module):
     """A state whose image under `decode` follows the gradient flow (of `Mirror`, the mirror flow).
 
     `encode` returns the initial state, a pytree of arrays, and a context with everything else that `decode` and `field`
     need; both belong to one risk and one initial model.
     """
+
+    # Whether lengths are not those of the weights: ‖G‖e^c is then not ‖∇L‖.
+    stretched: ClassVar[bool] = False
+
+    def check(self, risk: EmpiricalRisk, model: Any) -> None:
+        """Checks concrete weights before anything is traced. **Raises:** `ValueError` naming the argument."""
 
     @abc.abstractmethod
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
@@ -52,7 +64,7 @@ class AbstractCoordinates(eqx.Module):
         raise ValueError(f"coordinates: {type(self).__name__} gives no margins of this model; use another solver")
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        """The rate of the fastest growing component at a state, however small that component is (`jaxflow.flow.pairs`).
+        """The rate of the fastest growing component at a state, however small that component is.
 
         **Raises:** `ValueError` where the state is not made of pairs.
         """
@@ -62,25 +74,22 @@ class AbstractCoordinates(eqx.Module):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         r"""Minus the state's velocity, $-\dot x = e^{c}G$, with $\|G\|e^c$ the norm of the *weights'* gradient."""
 
-
-def require_own(risk: EmpiricalRisk, model: Any, why: str) -> None:
-    """**Raises:** `ValueError` beginning with `why` where the trained parameters are not those that the model trains by
-    default."""
-    own = risk.filter(model) == model.trainable()
-    require(own, "coordinates", f"{why}; use Weights with another `trainable`")
-
-
-class AbstractStretchedCoordinates(AbstractCoordinates):
-    r"""Coordinates in which lengths are not those of the weights: $\|G\|e^c$ is not $\|\nabla L\|$."""
-
-    @abc.abstractmethod
-    def check(self, risk: EmpiricalRisk, model: Any) -> None:
-        """Checks concrete weights before anything is traced. **Raises:** `ValueError` naming the argument."""
-
-    @abc.abstractmethod
     def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
         r"""$\log\|\nabla L\|-c$ in the *weights*, from the result of `field` at this state."""
+        return safe_log(tree_norm(scaled.gradient))
 
-    @abc.abstractmethod
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         r"""$-\nabla L/\|\nabla L\|$ in the weights, in the structure of the model."""
+        unit = tree_scale(-1.0 / positive_or_one(tree_norm(scaled.gradient)), scaled.gradient)
+        return eqx.filter_jvp(lambda x: self.decode(context, x), (state,), (unit,))[1]
+
+
+def risk_of_own(risk: EmpiricalRisk, model: Any, why: str) -> EmpiricalRisk:
+    """The risk of a model that stands for this one, in which its own default parameters move.
+
+    **Raises:** `ValueError` beginning with `why` where the trained parameters are not those that the model trains by
+    default.
+    """
+    own = risk.filter(model) == model.trainable()
+    require(own, "coordinates", f"{why}; use Weights with another `trainable`")
+    return EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)

@@ -1,16 +1,16 @@
 r"""The n-dimensional dual form of orthogonally decomposable networks: the integrated residuals as state."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_kind, is_concrete, positive_or_one, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, check_kind, is_concrete, require, tree_scale, tree_unit
 from jaxflow.data import LinearData
-from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
+from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.models import (
     AbstractLinearNetwork,
     Decomposition,
@@ -49,7 +49,7 @@ class DualForm(eqx.Module):
         return (*(eta * jnp.cosh(angle) for eta in first), size * jnp.sinh(angle))
 
 
-class Dual(AbstractStretchedCoordinates):
+class Dual(AbstractCoordinates):
     r"""ν with $\dot\nu=-r(\nu)$, $r_i=\ell'(f(x_i),y_i)$, from (66), which holds for any loss.
 
     For networks that satisfy Assumption 1 with real S and $U_l$ (diagonal networks; full-length convolutions of even
@@ -70,6 +70,7 @@ class Dual(AbstractStretchedCoordinates):
     """
 
     decomposition: Decomposition | None = None
+    stretched: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if self.decomposition is not None:
@@ -104,9 +105,7 @@ class Dual(AbstractStretchedCoordinates):
         return self._weights(context, state).log_norm - scaled.log_scale
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
-        gradient = self._weights(context, state).gradient
-        norm = tree_norm(gradient)
-        return tree_scale(-1.0 / positive_or_one(norm), gradient)
+        return tree_scale(-1.0, tree_unit(self._weights(context, state).gradient))
 
     def _form(self, risk: EmpiricalRisk, model: Any) -> DualForm:
         data = risk.data

@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, linalg
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
-from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
-from jaxflow.flow.margins import BilinearMargins, against_others
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, rows_against_others
+from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
+from jaxflow.flow.margins import BilinearMargins
 from jaxflow.models import AbstractAttention, FactoredAttention, Head
 from jaxflow.models.attention import bilinear
 from jaxflow.models.base import mark_trainable
@@ -68,7 +68,7 @@ class Factors(AbstractCoordinates):
         data = risk.data
         if not isinstance(model, FactoredAttention) or not isinstance(data, TokenData):
             raise ValueError("coordinates: Factors need FactoredAttention on TokenData; use Weights")
-        require_own(risk, model, "Factors move K and Q alone")
+        moving = risk_of_own(risk, model, "Factors move K and Q alone")
         d, differences = data.tokens.shape[-1], data.tokens - data.tokens[:, :1]
 
         def basis(rows: Float[Array, "r d"]) -> Float[Array, "d p"]:
@@ -86,16 +86,8 @@ class Factors(AbstractCoordinates):
             head=model.head,
         )
         rest = (model.K - along_keys @ K, model.Q - along_queries @ Q)
-        state = (proxy.K, proxy.Q)
-        # The proxy's own default, K and Q, is what moves.
-        moving = EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)
-        return state, (
-            eqx.tree_at(_factors, proxy, (None, None)),
-            moving,
-            (along_keys, along_queries, columns),
-            rest,
-            model,
-        )
+        frames, frozen = (along_keys, along_queries, columns), eqx.tree_at(_factors, proxy, (None, None))
+        return _factors(proxy), (frozen, moving, frames, rest, model)
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         _, _, (along_keys, along_queries, columns), (K_rest, Q_rest), model = context
@@ -108,11 +100,12 @@ class Factors(AbstractCoordinates):
 
     def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
         proxy, data = self.proxy(context, state), context[1].data
-        index = top_tokens(proxy, data)
-        keys = proxy.keys if data.single_query else jnp.repeat(proxy.keys, data.labels.shape[1], axis=0)
-        left = against_others(index, keys).reshape(-1, keys.shape[-1])
-        margins = BilinearMargins(left, proxy.queries.reshape(-1, proxy.queries.shape[-1]))
-        return attention_constraints(context[1], proxy.head, data, index, margins)
+        queries = proxy.queries.reshape(-1, proxy.queries.shape[-1])
+
+        def margins(index: Array) -> BilinearMargins:
+            return BilinearMargins(rows_against_others(data, index, proxy.keys), queries)
+
+        return attention_constraints(context[1], proxy, margins)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         scaled = context[1].scaled_gradient(self.proxy(context, state))

@@ -1,18 +1,20 @@
-r"""Sum and difference of the two vectors of diagonal models: small ones stay exact beside large ones."""
+r"""Sum and difference of the two vectors of diagonal models: small ones stay exact beside large ones, and what leaves
+a saddle is seen however small it is."""
 
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_vector, require_finite, tree_scale
+from jaxflow._core import ScaledGradient, as_vector, require_finite
 from jaxflow.data import LinearData, TokenData
-from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, linear_multipliers, top_tokens
-from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
-from jaxflow.flow.margins import AbstractConstraints, PairMargins, against_others
-from jaxflow.flow.pairs import entry_growth, nonzero
-from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork, is_linear
+from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, rows_against_others
+from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
+from jaxflow.flow.margins import AbstractConstraints, PairMargins, nonzero
+from jaxflow.losses import scaled_by_output
+from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork, Saturation, is_linear, token_scores
 from jaxflow.models.attention import bilinear
 from jaxflow.risk import EmpiricalRisk
 
@@ -46,7 +48,7 @@ class Halves(AbstractCoordinates):
                 "coordinates: Halves need DiagonalAttention with a linear head on TokenData, or two layers of "
                 "DiagonalLinearNetwork; use Weights"
             )
-        require_own(risk, model, "Halves move k and q alone")
+        risk_of_own(risk, model, "Halves move k and q alone")
         k, q = _pair(model)
         u, v = (k + q) * _ROOT, (k - q) * _ROOT
         if self.conserved is not None:
@@ -63,28 +65,30 @@ class Halves(AbstractCoordinates):
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         risk, model = context[0], self.decode(context, state)
-        if isinstance(risk.data, LinearData):
-            if not risk.loss.margin:
-                return super().constraints(context, state)
-            signed = risk.data.targets[:, None] * risk.data.inputs
-            return NetworkConstraints(PairMargins(signed, rotated=True), jnp.ones(len(signed)), risk)
-        index = top_tokens(model, risk.data)
-        margins = PairMargins(diagonal_rows(risk.data, index), rotated=True)
-        return attention_constraints(risk, model.head, risk.data, index, margins)
+        if isinstance(risk.data, LinearData) and not risk.loss.margin:
+            return super().constraints(context, state)
+        return pair_constraints(risk, model, rotated=True)
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        return entry_growth(state, tree_scale(-1.0, gradient))
+        logarithmic = [jnp.where(x == 0, -jnp.inf, -g / nonzero(x)) for x, g in zip(state, gradient, strict=True)]
+        return jnp.max(jnp.stack(logarithmic))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         risk, model = context
         data, (u, v) = risk.data, state
+        # k ⊙ q without cancellation.
+        both = 0.5 * (u - v) * (u + v)
         if isinstance(data, LinearData):
-            log_scale, pushes = risk.loss.scaled_derivative(data.inputs @ product(state), data.targets)
+            log_scale, pushes = risk.loss.scaled_derivative(data.inputs @ both, data.targets)
             pushes = pushes / (data.targets.size if risk.reduction == "mean" else 1)
             slope = pushes @ data.inputs
             return ScaledGradient(log_scale, (slope * u, -slope * v), pushes)
-        logits = bilinear(data, jnp.einsum("...d,d->...d", data.queries, product(state)), data.tokens)
-        log_scale, multipliers = linear_multipliers(risk, model.head, logits)
+        logits = bilinear(data, jnp.einsum("...d,d->...d", data.queries, both), data.tokens)
+        # Scores carry the label, outputs do not.
+        saturation = Saturation.at(logits, data.visible, token_scores(data, model.head) * data.labels[..., None])
+        scales, weights = scaled_by_output(risk.loss, saturation.mean_slopes(), data.labels)
+        weights = weights / (weights.size if risk.reduction == "mean" else 1)
+        log_scale, multipliers = saturation.multipliers(scales, weights)
         # The multipliers of a query sum to zero: differences of tokens lose nothing to what they have in common.
         rule = "nt,ntd,nd->d" if data.single_query else "nkt,ntd,nkd->d"
         slope = jnp.einsum(rule, multipliers, data.tokens - data.tokens[:, :1], data.queries)
@@ -98,14 +102,39 @@ def _pair(model: Any) -> tuple[Any, Any]:
     return (model.k, model.q) if isinstance(model, DiagonalAttention) else model.weights
 
 
-def product(state: PyTree) -> Float[Array, " d"]:
-    r"""$k\odot q$ of (u, v), without cancellation."""
-    u, v = state
-    return 0.5 * (u - v) * (u + v)
+def pair_constraints(risk: EmpiricalRisk, model: Any, rotated: bool = False) -> AbstractConstraints:
+    r"""$q=A(k\odot q)$ of diagonal attention, with $\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$ for the
+    tokens $\alpha$ with the most attention, or of a diagonal network of two layers; `rotated`: of u and v."""
+    data: Any = risk.data
+    if isinstance(data, LinearData):
+        margins = PairMargins(data.targets[:, None] * data.inputs, rotated)
+        return NetworkConstraints(margins, jnp.ones(data.targets.size), risk)
+
+    def below(index: Int[Array, " o"]) -> PairMargins:
+        queries = jnp.repeat(data.queries.reshape(-1, data.tokens.shape[-1]), data.tokens.shape[1] - 1, axis=0)
+        return PairMargins(rows_against_others(data, index, data.tokens) * queries, rotated)
+
+    return attention_constraints(risk, model, below)
 
 
-def diagonal_rows(data: TokenData, index: Int[Array, " o"]) -> Float[Array, "N d"]:
-    r"""A in $a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$, $\alpha$ the `index`."""
-    d = data.tokens.shape[-1]
-    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
-    return (against_others(index, tokens) * data.queries.reshape(-1, 1, d)).reshape(-1, d)
+def has_pairs(model: Any) -> bool:
+    r"""Whether the weights are two vectors a, b with products $a\odot b$: diagonal attention, two diagonal layers."""
+    return isinstance(model, DiagonalAttention) or (isinstance(model, DiagonalLinearNetwork) and model.depth == 2)
+
+
+def pair_growth(weights: PyTree, velocity: PyTree, conserved: Any = None) -> Float[Array, ""]:
+    r"""The largest rate at which $a_j+b_j$ or $a_j-b_j$ grows, of those that are not zero; −inf where all are.
+
+    Gradient flow of $\beta=a\odot b$ has $\dot a=g\odot b$ and $\dot b=g\odot a$: the sum grows at the rate $g_j$, the
+    difference at $-g_j$, and their product never changes. One that is $10^{-100}$ of the whole still takes over where
+    it grows faster. The rates are read as $\dot a_j/b_j$, without cancellation.
+
+    **Arguments:** `weights`, `velocity`: pytrees of the two vectors; `conserved`: $a^2-b^2$ of the start, which says
+    that neither is zero although rounding has made them so.
+    """
+    (a, b), (moving_a, moving_b) = jax.tree.leaves(weights), jax.tree.leaves(velocity)
+    larger = jnp.abs(b) >= jnp.abs(a)
+    rate = jnp.where(larger, moving_a, moving_b) / nonzero(jnp.where(larger, b, a))
+    known = jnp.zeros_like(rate) if conserved is None else conserved
+    no_sum, no_difference = (a == -b) & (known == 0), (a == b) & (known == 0)
+    return jnp.max(jnp.maximum(jnp.where(no_sum, -jnp.inf, rate), jnp.where(no_difference, -jnp.inf, -rate)))

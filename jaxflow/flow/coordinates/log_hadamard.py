@@ -1,6 +1,6 @@
 """Logarithms of u + v as state: a start of size e^(−10000) is as accurate as one of size 0.1."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, positive_or_one, require
-from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates, require_own
+from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, require
+from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own, safe_log
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
 
 
-class LogHadamard(AbstractStretchedCoordinates):
+class LogHadamard(AbstractCoordinates):
     r"""For `HadamardNetwork`: $\omega=\log(u+v)$, $\dot\omega=g(\theta)=-\partial L/\partial(u\odot v)$.
 
     Equations (6) and (7) of Boix-Adserà et al. (2023), with the signs of Appendix C.3. The conserved
@@ -37,6 +37,7 @@ class LogHadamard(AbstractStretchedCoordinates):
 
     separate: bool = False
     sparse: bool = False
+    stretched: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         as_boolean("separate", self.separate)
@@ -45,7 +46,7 @@ class LogHadamard(AbstractStretchedCoordinates):
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         if not isinstance(model, HadamardNetwork) or risk.data is None:
             raise ValueError("coordinates: LogHadamard needs a HadamardNetwork and a risk on data; use Weights")
-        require_own(risk, model, "LogHadamard moves u and v together")
+        risk_of_own(risk, model, "LogHadamard moves u and v together")
         # Computed once: under a trace, −inf among the logarithms ends in the result `nonfinite_data`.
         conserved = model.log_weights.log_conserved
         if is_concrete(conserved):
@@ -91,11 +92,9 @@ class LogHadamard(AbstractStretchedCoordinates):
     def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
         logs = self.logs(context, state)
         slopes = scaled.gradient[0] if self.separate else scaled.gradient
-        size = jnp.abs(slopes)
-        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), LOG_ZERO)
         # (∂L/∂u_i)² + (∂L/∂v_i)² on the gradient's scale.
-        squares = 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)
-        return 0.5 * jax.nn.logsumexp(squares)
+        squares = 2.0 * safe_log(jnp.abs(slopes)) + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference)
+        return 0.5 * jax.nn.logsumexp(squares - jnp.log(2.0))
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         logs = self.logs(context, state)

@@ -1,20 +1,20 @@
 r"""The dual variable of mirror flow as state."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
-from jaxflow._core import ScaledGradient, as_plain, positive_or_one, tree_norm, tree_scale
-from jaxflow.flow.coordinates.base import LOG_ZERO, AbstractStretchedCoordinates
+from jaxflow._core import ScaledGradient, as_plain, positive_or_one, tree_unit
+from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.margin import Schatten
 from jaxflow.margin.potential import AbstractPotential, EntryPotential, check_parameters, check_potential, potential_of
 from jaxflow.risk import EmpiricalRisk
 
 
-class Mirror(AbstractStretchedCoordinates):
+class Mirror(AbstractCoordinates):
     r"""$z=\nabla\psi(\theta)$ with $\dot z=-\nabla L(\theta)$, $\psi(\theta)=\frac1p\sum_j|\theta_j|^p$, $p>1$; for
     every model.
 
@@ -33,15 +33,10 @@ class Mirror(AbstractStretchedCoordinates):
     $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, $W=U\mathrm{diag}(\sigma^{q-1})V^\top$ of $Z=U\mathrm{diag}(\sigma)V^\top$.
     The direction is then that of the largest margin in that norm: Sun, Gatmiry, Ahn, Azizan (2023), *A Unified
     Approach to Controlling Implicit Regularization via Mirror Descent*.
-
-    **Example:**
-
-    ```python
-    jf.integrate(risk, model, clock="log_time", until=1.0, coordinates=jf.flow.Mirror(1.5))
-    ```
     """
 
     p: float | Schatten = eqx.field(static=True, converter=as_plain)
+    stretched: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_potential("p", self.p)
@@ -61,18 +56,13 @@ class Mirror(AbstractStretchedCoordinates):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         return context[0].scaled_gradient(self.decode(context, state))
 
-    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        norm = tree_norm(scaled.gradient)
-        return jnp.where(norm > 0, jnp.log(positive_or_one(norm)), LOG_ZERO)
-
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         if isinstance(self.p, Schatten):
 
             def rate(z: Array, slope: Array) -> Array:
                 return -self._potential(z).conjugate.turned(z, slope)
 
-            rates = jax.tree.map(rate, state, scaled.gradient)
-            return tree_scale(1.0 / positive_or_one(tree_norm(rates)), rates)
+            return tree_unit(jax.tree.map(rate, state, scaled.gradient))
         dual = self.p / (self.p - 1.0)
 
         # In logarithms, since |z|^(q-2) is infinite at zero for q < 2: there z is the smallest number.
@@ -82,8 +72,7 @@ class Mirror(AbstractStretchedCoordinates):
 
         logs = jax.tree.map(log_rate, state, scaled.gradient)
         top = jnp.max(jnp.stack([jnp.max(x) for x in jax.tree.leaves(logs)]))
-        rates = jax.tree.map(lambda x, slope: -jnp.sign(slope) * jnp.exp(x - top), logs, scaled.gradient)
-        return tree_scale(1.0 / positive_or_one(tree_norm(rates)), rates)
+        return tree_unit(jax.tree.map(lambda x, slope: -jnp.sign(slope) * jnp.exp(x - top), logs, scaled.gradient))
 
     def _potential(self, leaf: Array) -> AbstractPotential:
         return potential_of(self.p, leaf.shape) if isinstance(self.p, Schatten) else EntryPotential(self.p)

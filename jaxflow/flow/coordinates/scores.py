@@ -1,4 +1,4 @@
-"""Attention logits as state: the flow of W in the only directions that it can take."""
+"""Attention logits as state: the flow of W, in one layer or several in parallel, in the directions that it can take."""
 
 from typing import Any, ClassVar
 
@@ -8,10 +8,10 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
-from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, together
+from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
 from jaxflow.flow.margins import AffineMargins, against_others
-from jaxflow.models import AbstractAttention, CombinedAttention, Head
+from jaxflow.models import AbstractAttention, CombinedAttention, Head, MultiHeadAttention
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
 
@@ -81,10 +81,15 @@ class Scores(AbstractCoordinates):
         data = risk.data
         if not isinstance(model, CombinedAttention) or not isinstance(data, TokenData):
             raise ValueError("coordinates: Scores need CombinedAttention on TokenData; use Weights")
-        require_own(risk, model, "Scores move W alone")
+        own = risk_of_own(risk, model, "Scores move W alone")
         features, frames = score_features(data)
-        moving = None if data.mask is None else _moving(data.mask, data)
-        basis, to_logits = linalg.qr(features.T) if moving is None else _framed_last(features, ~moving)
+        if data.mask is None:
+            basis, to_logits = linalg.qr(features.T)
+        else:
+            # Columns of padding after the others, whose coordinates are then what they are without them.
+            order = jnp.argsort(~_moving(data.mask, data), stable=True)
+            basis, upper = linalg.qr(features[order].T)
+            to_logits = jnp.zeros_like(upper).at[:, order].set(upper)
         # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
         # than the weights themselves.
         missing = features.shape[0] - to_logits.shape[0] if data.single_query else 0
@@ -97,16 +102,13 @@ class Scores(AbstractCoordinates):
             initial=model,
             head=model.head,
         )
-        # The proxy's own default, `offset`, is what moves.
-        moving = EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)
-        context = (eqx.tree_at(lambda p: p.offset, proxy, None), moving)
+        context = (eqx.tree_at(lambda p: p.offset, proxy, None), own)
         return (proxy.offset, context) if self.lead is None else self._moved(context, proxy.offset, self.lead)
 
     def _moved(self, context: PyTree, state: PyTree, lead: Any) -> tuple[PyTree, PyTree]:
         """The same point from an origin that lies `lead` behind it."""
         gradient = self.field(context, state).gradient
-        norm = tree_norm(gradient)
-        offset = (-lead / positive_or_one(norm)) * gradient
+        offset = (-lead / positive_or_one(tree_norm(gradient))) * gradient
         behind = _at(context, -offset)
         origin = eqx.tree_at(lambda m: m.W, behind.initial, behind.combined_weights())
         proxy = eqx.tree_at(
@@ -128,19 +130,56 @@ class Scores(AbstractCoordinates):
     def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
         proxy, data = _at(context, state), context[1].data
         T = data.tokens.shape[-2]
-        index = top_tokens(proxy, data)
         flat = proxy.initial_logits.reshape(-1, T)
         # The logits of an output relative to its first token's are affine in the state.
         rows = jnp.pad(proxy.to_logits.T.reshape(-1, T - 1, proxy.offset.size), ((0, 0), (1, 0), (0, 0)))
 
-        def below(table: Float[Array, "o T ..."]) -> Float[Array, "N ..."]:
-            return against_others(index, table).reshape(-1, *table.shape[2:])
+        def margins(index: Array) -> AffineMargins:
+            below, slopes = (against_others(index, table) for table in (flat, rows))
+            return AffineMargins(below.reshape(-1), slopes.reshape(-1, proxy.offset.size))
 
-        return attention_constraints(context[1], proxy.head, data, index, AffineMargins(below(flat), below(rows)))
+        return attention_constraints(context[1], proxy, margins)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         scaled = context[1].scaled_gradient(_at(context, state))
         return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
+
+
+class LayerScores(AbstractCoordinates):
+    r"""For `MultiHeadAttention` of `CombinedAttention` layers with fixed heads: the `Scores` of each layer,
+    concatenated. The layers are coupled only by the output weights $\partial L/\partial f_i$, which they share.
+    """
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        layers = isinstance(model, MultiHeadAttention) and all(isinstance(p, CombinedAttention) for p in model.parts)
+        if not layers:
+            raise ValueError("coordinates: LayerScores need MultiHeadAttention of CombinedAttention; use Weights")
+        own = risk_of_own(risk, model, "LayerScores move the weights W alone")
+        states, contexts = zip(*(Scores().encode(own, part) for part in model.parts), strict=True)
+        return jnp.concatenate(states), (contexts, own)
+
+    def _each(self, context: PyTree, state: PyTree) -> Any:
+        """Context and state of each layer. All states have one length: it depends on the data alone."""
+        contexts, _ = context
+        return zip(contexts, jnp.split(state, len(contexts)), strict=True)
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        return MultiHeadAttention(Scores().decode(own, x) for own, x in self._each(context, state))
+
+    def left_behind(self, context: PyTree) -> Float[Array, ""]:
+        return tree_norm([proxy.initial.W for proxy, _ in context[0]])
+
+    def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
+        return together([Scores().constraints(own, x) for own, x in self._each(context, state)])
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        layers = MultiHeadAttention(_at(own, x) for own, x in self._each(context, state))
+        scaled = context[1].scaled_gradient(layers)
+        offsets = [part.offset for part in scaled.gradient.parts]
+        return ScaledGradient(scaled.log_scale, jnp.concatenate(offsets), scaled.multipliers)
+
+    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "H *n T"]:
+        return jnp.stack([Scores().attention(own, x, data) for own, x in self._each(context, state)])
 
 
 def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
@@ -150,14 +189,6 @@ def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
     moving = (seen & (jnp.arange(seen.shape[1])[None, :] != first))[:, 1:]
     copies = 1 if data.single_query else data.queries.shape[1]
     return jnp.repeat(moving[:, None], copies, axis=1).reshape(-1)
-
-
-def _framed_last(features: Float[Array, "c pq"], still: Bool[Array, " c"]) -> tuple[Array, Array]:
-    """Q and R of the features' columns, those that are `still` after the others, so that the others' coordinates are
-    what they are without them."""
-    order = jnp.argsort(still, stable=True)
-    basis, upper = linalg.qr(features[order].T)
-    return basis, jnp.zeros_like(upper).at[:, order].set(upper)
 
 
 def score_features(data: TokenData) -> tuple[Float[Array, "c pq"], Any]:

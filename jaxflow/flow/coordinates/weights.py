@@ -10,19 +10,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, tree_scale
 from jaxflow.data import LinearData, TokenData
-from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, top_tokens
+from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, rows_against_others
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.coordinates.halves import diagonal_rows
-from jaxflow.flow.margins import (
-    AbstractConstraints,
-    AbstractMargins,
-    AffineMargins,
-    BilinearMargins,
-    PairMargins,
-    QuadraticMargins,
-    against_others,
-)
-from jaxflow.flow.pairs import pair_growth
+from jaxflow.flow.coordinates.halves import pair_constraints, pair_growth
+from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, BilinearMargins, QuadraticMargins
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
@@ -68,17 +59,19 @@ class Weights(AbstractCoordinates):
         known = DiagonalAttention | PromptAttention | AbstractLinearNetwork
         own = isinstance(model, known) and risk.filter(model) == model.trainable()
         if own and isinstance(model, DiagonalAttention) and isinstance(data, TokenData):
-            index = top_tokens(model, data)
-            return attention_constraints(risk, model.head, data, index, PairMargins(diagonal_rows(data, index)))
+            return pair_constraints(risk, model)
         if own and isinstance(model, PromptAttention) and isinstance(data, TokenData):
-            index, keys = top_tokens(model, data), model.keys_and_queries(data)[0]
-            keys = keys if data.single_query else jnp.repeat(keys, data.labels.shape[1], axis=0)
-            rows = against_others(index, keys).reshape(-1, keys.shape[-1])
-            margins = AffineMargins(jnp.zeros(len(rows), rows.dtype), rows)
-            return attention_constraints(risk, model.head, data, index, margins)
+
+            def margins(index: Array) -> AffineMargins:
+                rows = rows_against_others(data, index, model.keys_and_queries(data)[0])
+                return AffineMargins(jnp.zeros(len(rows), rows.dtype), rows)
+
+            return attention_constraints(risk, model, margins)
         # Margins of deeper networks are no quadratic forms.
         linear = own and isinstance(data, LinearData) and risk.loss.margin
         if linear and isinstance(model, AbstractLinearNetwork) and model.depth == 2:
+            if isinstance(model, DiagonalLinearNetwork):
+                return pair_constraints(risk, model)
             return NetworkConstraints(_network_margins(model, state, data), jnp.ones(data.targets.size), risk)
         return super().constraints(context, state)
 
@@ -86,8 +79,6 @@ class Weights(AbstractCoordinates):
 def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearData) -> AbstractMargins:
     r"""$y_if(x_i)$ of a network of two layers, in the form that the network allows."""
     signed = data.targets[:, None] * data.inputs
-    if isinstance(model, DiagonalLinearNetwork):
-        return PairMargins(signed)
     if isinstance(model, DeepLinearNetwork):
         # f = x^T W_1 w_2: keys W_1, one query, and w_2 a row.
         return BilinearMargins(signed, jnp.ones((1, 1)))
