@@ -183,21 +183,20 @@ MINIMISER = 1e-9
 def follow_decay(key: Any, setting: None) -> Table:
     """What the generalised Algorithm 1 says, and what the flow does.
 
-    `results`, `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of Algorithm 1 with
-    g − λ for g; when the flow `passed` half of each product, and its `distance` in the middle of the plateau, `(k,)`
-    each; slopes past λ where it ends, relative to the largest at zero, `excess` (NaN: no end); whether the flow was
-    followed, `ok`.
+    `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of Algorithm 1 with g − λ for g;
+    when the flow `passed` half of each product, `(k,)` each; slopes past λ where it ends, relative to the largest at
+    zero, `excess` (NaN: no end); whether the flow was followed, `ok`.
     """
     risk, model = draw(key, Logistic())
     stages, decay, slopes = jax.device_get(_predict(risk, model))
-    results, count = np.asarray(stages.results.value), int(stages.count)
+    count = int(stages.count)
     products, excess = np.asarray(stages.products)[:count], np.nan
-    if np.any(results == StageResult.finished):
+    if np.any(np.asarray(stages.results.value) == StageResult.finished):
         last = products[-1] if count else np.zeros(P)
         # The condition for a minimum of L + λ|a|₁ at this point.
         past = np.where(last == 0.0, np.abs(slopes) - decay, np.abs(slopes - decay * np.sign(last)))
         excess = max(past.max(), 0.0) / (decay / SHARE)
-    times, passed, distance = np.full((3, STAGES), np.nan)
+    times, passed = np.full((2, STAGES), np.nan)
     coordinates, ok = np.full(STAGES, -1), True
     if count:
         times[:count], coordinates[:count] = np.asarray(stages.times)[:count], np.asarray(stages.coordinates)[:count]
@@ -213,14 +212,10 @@ def follow_decay(key: Any, setting: None) -> Table:
             found = crossings(readings, path[:, i], 0.5 * float(products[k, i]))
             if len(found):
                 passed[k] = found[np.argmin(np.abs(found - times[k]))]
-            middle = int(np.argmin(np.abs(readings - 0.5 * (times[k] + ends[k]))))
-            distance[k] = np.max(np.abs(path[middle] - products[k]))
     return Table(
-        results=results,
         times=times,
         coordinates=coordinates,
         passed=passed,
-        distance=distance,
         excess=np.asarray(excess),
         ok=np.asarray(ok),
     )

@@ -121,7 +121,7 @@ def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPa
 def follow(key: Any, setting: tuple[Size, float]) -> Table:
     r"""The flow from a start of this size: times, losses `(m,)` and products `(m, p)` at its steps, the last one
     repeated; whether it got to its end, `ok`;
-    `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
+    `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
     there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
     $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
 
@@ -131,7 +131,6 @@ def follow(key: Any, setting: tuple[Size, float]) -> Table:
     size, log_alpha = setting
     task, predicted = make_task(key, size), predict(key, size)
     path = path_of(task, log_alpha, task.until)
-    stats = path.trajectory.stats
     effort = [steps_to_stages(path, predicted), np.nan, np.nan]
     if log_alpha == min(size.alphas):
         # What a start costs that no number holds.
@@ -146,8 +145,6 @@ def follow(key: Any, setting: tuple[Size, float]) -> Table:
         losses=losses,
         products=products,
         ok=np.asarray(reached(path, task.until)),
-        steps=np.asarray(int(stats["num_steps"])),
-        accepted=np.asarray(int(stats["num_accepted_steps"])),
         crossings=crossings,
         plateaus=plateaus,
         distances=np.max(np.abs(plateaus - predicted.products), axis=1),

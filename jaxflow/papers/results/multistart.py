@@ -55,8 +55,7 @@ def one(key: Any, setting: Setting) -> Table:
     """One choice of tokens, from every start, `(starts,)`.
 
     - `outcome`: of the flow. `tokens`: the selection as a number to the base T. `value`: the nuclear norm of the flow's
-      direction at margin one. `kkt`: the residual of the KKT conditions of (KQ-SVM) there, by NNLS. `bound`: the least
-      nuclear norm without a bound on the rank.
+      direction at margin one. `kkt`: the residual of the KKT conditions of (KQ-SVM) there, by NNLS.
     """
     (_, n, T, _, _), (data, head, models) = setting, start(key, setting)
     risk, given = EmpiricalRisk(data, Logistic()), tokens_of(data, head)
@@ -64,13 +63,10 @@ def one(key: Any, setting: Setting) -> Table:
     for model in models:
         limit = find_limit(risk, model, throw=False)
         chosen = np.argmax(np.asarray(limit.selection), axis=-1)
-        outcome, bound = int(limit.outcome), float(limit.program_solution.certificate.primal_value)
         value, residual = kkt_residual(margin_rows(given, chosen), np.asarray(limit.flow_direction))
-        found.append((outcome, int(chosen @ T ** np.arange(n)), value, residual, bound))
-    outcomes, tokens, *floats = zip(*found, strict=True)
-    value, residual, bound = np.array(floats)
-    named = {"value": value, "kkt": residual, "bound": bound}
-    return Table(flow=np.array(outcomes), tokens=np.array(tokens, np.int32), **named)
+        found.append((int(limit.outcome), int(chosen @ T ** np.arange(n)), value, residual))
+    outcomes, tokens, value, residual = map(np.array, zip(*found, strict=True))
+    return Table(flow=outcomes, tokens=tokens.astype(np.int32), value=value, kkt=residual)
 
 
 def kkt_residual(rows: np.ndarray, W: np.ndarray) -> tuple[float, float]:

@@ -54,7 +54,7 @@ def draw_data(key: Any) -> tuple[TokenData, Array]:
 def follow(key: Any, kind: str) -> Table:
     r"""`find_limit` on one data set.
 
-    - `outcome`, `stationarity`, `certified_gap`, `log_norm`: of the limit; `size`: $\|W\|_F$ at the end.
+    - `outcome`, `stationarity`: of the limit.
     - `weights` `(d, d)`: the flow's own direction at margin one.
     - `ratio` `(3,)`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`:
       of these programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray
@@ -77,13 +77,9 @@ def follow(key: Any, kind: str) -> Table:
         ratio.append(jnp.full_like(value, jnp.nan) if norm == "l1" and kind != "diagonal" else value)
         results.append(solution.result.value)
         separable.append(jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)))
-    final = limit.trajectory.final
     return Table(
         outcome=limit.outcome.value,
         stationarity=limit.stationarity,
-        certified_gap=limit.certificate.duality_gap,
-        log_norm=final.log_norm,
-        size=jnp.linalg.norm(final.model.combined_weights()),
         weights=direction,
         ratio=jnp.stack(ratio),
         results=jnp.stack(results),

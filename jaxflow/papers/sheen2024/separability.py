@@ -213,9 +213,8 @@ def slack(key: Any, n: int, T: int, multiple: float) -> float:
 
 
 def gaps(scale: str, key: Any, say: Say) -> Table:
-    """`slack` of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`, and the gap `needed`, `(sizes,)`."""
-    slacks = np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES])
-    return Table(slack=slacks, needed=np.asarray([score_gap_needed(n, T) for n, T in SIZES]))
+    """`slack` of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`."""
+    return Table(slack=np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES]))
 
 
 # `separability` `(1, b)`: of unit-sphere data; `gaps`: of data of Assumption 2, about the bound of Assumption 3.

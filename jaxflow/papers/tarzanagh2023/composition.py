@@ -72,10 +72,10 @@ def flows_of(problems: Table, last: Array, log_time: Array, descended: Array, re
     """The flows of a batch until `log_time` `(b,)`, against `last` `(b, d, d)`, and at the `readings` `(b, r)` of log t
     against what small steps `descended` to, `(b, r, d, d)`.
 
-    - `end` (`FlowEnd`), `log_time`, `steps`; how many kinks were `crossed` and `met` to slide on, and on how many the
-      flow ends, `sliding`; `distance`: 1 − corr with the published descent at its end.
-    - `apart` `(r,)`: of descent with steps of each length, the distance from the flow at its end, `apart_log_time`,
-      relative to the length of the way.
+    - `end` (`FlowEnd`); how many kinks were `met` to slide on; `distance`: 1 − corr with the published descent at its
+      end.
+    - `apart` `(r,)`: of descent with steps of each length, the distance from the flow at its end, relative to the
+      length of the way.
     """
     # One after another: on a CPU none waits for the slowest.
     return jax.lax.map(lambda parts: _flow(*parts), (problems, last, log_time, descended, readings))
@@ -111,14 +111,9 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
     way = jnp.linalg.norm(descended - problem.W[None], axis=(1, 2))
     return Table(
         end=end,
-        log_time=final.log_time,
-        steps=path.stats["num_steps"],
-        crossed=path.stats["num_crossed_kinks"],
         met=path.stats["num_met_kinks"],
-        sliding=jnp.sum(path.stats["sliding"]),
         distance=misalignment(final.model.W, last),
         apart=jnp.linalg.norm(there - descended, axis=(1, 2)) / way,
-        apart_log_time=readings,
     )
 
 

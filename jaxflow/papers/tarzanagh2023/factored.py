@@ -37,7 +37,7 @@ NAMES = tuple(GROUPS)
 MINIMISES, ANOTHER, POINT, OPEN = NAMES
 COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
 # Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`.
-COLUMNS = ("outcome", "excess", "flow_gap", "program_gap", "num_steps", "rounds")
+COLUMNS = ("outcome", "excess", "flow_gap", "program_gap")
 
 
 def among(numbers: Table, *groups: str) -> Mask:

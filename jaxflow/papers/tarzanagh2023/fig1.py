@@ -77,14 +77,13 @@ def runs_of(numbers: Table, setting: str, kind: str, way: str) -> Table:
 def compute(way: str, scale: str, seed: int, say: Say) -> Table:
     """The b instances of both settings (s), for W and (K, Q) (k), by the flow or by descent: columns `(s, k, b, ...)`.
 
-    - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`, and `queries` `(2, 2)`: the same
-      for both k.
+    - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`: the same for both k.
     - `path` `(p, 2, 2)`: $Wz_i$ at p saved points, `reached` or not, of arc length `log_length`.
     - `distances` `(p,)`: 1 − corr with the own program's solution, NaN where it has none; `own`, `other`: at the end,
       with the program of the own and of the other norm.
     - `frobenius`, `nuclear` `(2, 2)`: $W^{mm}z_i$ of both programs for the `selection` `(2, T)`.
     - `settled`: every sequence's attention is on one token; `stationary`: stopped where the gradient vanishes;
-      `status`: Definition 2 (`SelectionStatus`); `log_time`.
+      `status`: Definition 2 (`SelectionStatus`).
     """
     (trials, steps), run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
@@ -159,7 +158,6 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
         tokens=data.tokens,
         visible=data.visible,
         optimal=optimal_tokens(token_scores(data, model.head), data.visible),
-        queries=data.queries,
         path=jax.vmap(lambda W: data.queries @ W.T)(weights),
         reached=trajectory.points.reached,
         log_length=trajectory.points.log_arc_length,
@@ -173,7 +171,6 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
         # Descent has no rule that stops it.
         stationary=trajectory.result == RESULTS.event_occurred,
         status=is_locally_optimal(data, model.head, selection, own).status.value,
-        log_time=trajectory.final.log_time,
     )
 
 

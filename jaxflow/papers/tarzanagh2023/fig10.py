@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import good, linalg
+from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
+from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
@@ -77,8 +77,8 @@ def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Tabl
     r"""Where flow or descent ends for one (n, T) and m.
 
     - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
-    - `rank` of $W^{mm}_\star$, −1 without a solution; `result`: of its program (`ProgramResult`).
-    - `settled`: attention is on one token a sequence; `good`: of the run; `status`: of the selection; `log_time`.
+    - `rank` of $W^{mm}_\star$, −1 without a solution.
+    - `settled`: attention is on one token a sequence; `log_time`.
     - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
     """
     size, n, T, m = cell
@@ -153,19 +153,16 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
         "misalignment": misalignment(trajectory.final),
         "floor": jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
         "rank": jnp.where(solved, rank, -1),
-        "result": solution.result.value,
         "settled": jnp.all(top >= 1.0 - SETTLED),
-        "good": good(trajectory.result),
-        "status": is_locally_optimal(data, model.head, selection, solution).status.value,
         "log_time": trajectory.final.log_time,
     }
 
 
-# `grid`: the pairs (n, T), `shapes` `(s, 2)`, the numbers m of `columns` `(k,)`, and d.
+# `grid`: the pairs (n, T), `shapes` `(s, 2)`, and the numbers m of `columns` `(k,)`.
 FIGURE10 = Dataset(
     "tarzanagh2023",
     "fig10",
-    {"grid": constants(SIZES, "shapes", "columns", "d")}
+    {"grid": constants(SIZES, "shapes", "columns")}
     | {
         way: Part(
             partial(compute, run),

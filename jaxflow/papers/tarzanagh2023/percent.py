@@ -91,10 +91,6 @@ class Size:
     parametrizations: tuple[str, ...] = ("W", "KQ")
 
 
-# Results of `TokenSelection` that are kept.
-ENDS = ("outcome", "program_gap", "num_steps", "rounds")
-
-
 def table(numbers: Table, field: str = "outcome") -> np.ndarray:
     """A result by setting, parametrisation, d and trial: `(s, p, k, b)`."""
     grid = numbers.grid
@@ -113,8 +109,8 @@ def dataset_of(
     """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study.
 
     `grid`: what is varied, `n`, `T` `(s,)`, `d` `(k,)`, `parametrization` `(p,)`, and the `score_gap`; `accepted`
-    `(s, k)`: the share of sequences that have it. `ends` `(cells, b)`: results of `TokenSelection`, and `more`; a cell
-    is a setting (n, T), a d and a parametrisation. The keys are those of `TokenSelection`: figures share instances.
+    `(s, k)`: the share of sequences that have it. `ends` `(cells, b)`: `outcome` of `TokenSelection`, and `more`; a
+    cell is a setting (n, T), a d and a parametrisation. Keys are those of `TokenSelection`: figures share instances.
     """
 
     def grid(scale: str, seed: int, say: Say) -> Table:
@@ -145,7 +141,7 @@ def dataset_of(
             for n, T in size.settings
         }
 
-    parts = {"grid": Sweep(grid, lambda seed: seed), "ends": Studies((*ENDS, *more), studies)}
+    parts = {"grid": Sweep(grid, lambda seed: seed), "ends": Studies(("outcome", *more), studies)}
     return Dataset("tarzanagh2023", name, parts, where=where)
 
 

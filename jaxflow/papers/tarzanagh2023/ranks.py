@@ -74,8 +74,8 @@ def both(numbers: Table, of: Callable[[Table], np.ndarray]) -> np.ndarray:
 def solve_all(keys: Array, cell: Cell) -> Table:
     """The programs of one norm for the optimal tokens of random instances.
 
-    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
-    `gap`; the share of the solution that is `outside` of the span of the queries.
+    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; the share of
+    the solution that is `outside` of the span of the queries.
     """
     # Zeros up to one width let one compiled solver serve every d.
     norm, *sizes = cell
@@ -109,7 +109,6 @@ def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
         "result": solution.result.value,
         "rank": jnp.where(solved, published, -1),
         "relative_rank": jnp.where(solved, rank, -1),
-        "gap": solution.certificate.duality_gap,
         "outside": jnp.linalg.norm(outside) / positive_or_one(total),
     }
 

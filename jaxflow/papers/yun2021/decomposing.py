@@ -125,16 +125,15 @@ def _missing(tensor: Any) -> float:
 def sweep(scale: str, key: Any, say: Say) -> Table:
     """What does not depend on a draw: residuals for `full`-length convolutions `(4,)`, for `short` ones `(2,)`, of the
     decompositions `given` in D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|,
-    `odd`, the least increase between neighbours, `slope`, and the `top` value."""
+    `odd`, and the least increase between neighbours, `slope`."""
     say("Assumption 1 and Lemma 5.1")
-    odd, slope, top = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
+    odd, slope = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
     return Table(
         full=np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
         short=np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
         given=np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
         odd=odd,
         slope=slope,
-        top=top,
     )
 
 
@@ -146,18 +145,18 @@ def _given(d: int, depth: int) -> float:
     return float(max(1e-10 - a.slack for a in (diagonal[0], diagonal[1], conv[0], conv[1])))
 
 
-def _height(depth: int) -> tuple[float, float, float]:
+def _height(depth: int) -> tuple[float, float]:
     c = min(edge(depth), 20.0)
     h = height(depth, angle_of(depth, jnp.linspace(-0.9999, 0.9999, 2001) * c))
     odd = jnp.max(jnp.abs(h + h[::-1]) / jnp.maximum(jnp.abs(h), 1.0))
-    return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
+    return float(odd), float(jnp.min(jnp.diff(h)))
 
 
 def align(key: Any, setting: None) -> Table:
     """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate.
 
-    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain` (NaN
-    where it was not solved); whether it was, `ok`.
+    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain`; NaN
+    where it was not solved.
     """
     X, y = separable(subkey(key, "data"), *PROGRAM)
     program = max_margin(X, y, L1(), "dft")
@@ -171,7 +170,7 @@ def align(key: Any, setting: None) -> Table:
 
     plain = S @ (X.T @ (solution.dual * y))
     solved = solution.result == ProgramResult.optimal
-    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain), ok=solved)
+    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain))
 
 
 # `drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`.

@@ -27,8 +27,7 @@ def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each.
 
     One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`: `components`
-    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the `teacher` `(d,)`; `outcome`, the `flow_gap` certified
-    by the flow itself, and the `excess` over the optimum.
+    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the `teacher` `(d,)`; `outcome`.
     """
     network, n, d, present = setting
     T = cosine_transform(d)
@@ -48,8 +47,6 @@ def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
         components=components,
         teacher=teacher,
         outcome=limit.outcome.value,
-        flow_gap=limit.flow_certificate.duality_gap,
-        excess=limit.excess,
     )
 
 

@@ -25,7 +25,7 @@ CLOSE, OFF = 1e-6, 5e-2
 
 
 def sweep(scale: str, key: Any, say: Say) -> Table:
-    r"""One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit
+    r"""Of one data point its `correlation` at lag one, and for each of k filter `lengths` the unit limit
     direction `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the
     `size` $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs, `l2`, `dft`, `filtered` `(d,)`."""
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jnp.ones(())
@@ -38,7 +38,7 @@ def sweep(scale: str, key: Any, say: Say) -> Table:
     aims = {"l2": x, "dft": fourier.coefficients(solve(fourier).primal), "filtered": filtered}
     units = {name: np.asarray(aim) / np.linalg.norm(np.asarray(aim)) for name, aim in aims.items()}
     ends = jax.tree.map(lambda *column: np.stack(column), *found)
-    return Table(units | ends, x=np.asarray(x), correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
+    return Table(units | ends, correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
 
 
 def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:

@@ -75,9 +75,9 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     r"""Where `find_limit` ends on one data set: one of `KINDS`, on n points in d dimensions.
 
     - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
-    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
+    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate;
     - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
-      decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
+      decomposes).
     - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
     - `log_loss`: log L where the flow ends.
     - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
@@ -96,19 +96,14 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     if network in ("diagonal", "convolutional", "transformed"):
         share = 1.0 - top_singular_share(final.model, decomposition_of(final.model), data, final.multipliers)
     beta = final.model.linear_coefficients()
-    theirs = limit.program_solution
-    program: Any = limit.prediction.program
-    aim = theirs.primal if program.transform is None else program.coefficients(theirs.primal)
     return Table(
         outcome=limit.outcome.value,
         start=limit.prediction.assumptions[-1].slack,
         flow_gap=limit.flow_certificate.duality_gap,
         stationarity=limit.flow_certificate.stationarity,
         least_multiplier=jnp.min(-y * final.multipliers) / jnp.max(jnp.abs(final.multipliers)),
-        program_gap=theirs.certificate.duality_gap,
         singular=limit.singular_residual,
         share=share,
-        apart=direction_distance(beta, aim),
         drift=0.5 * jnp.sum((pushes[-1] - pushes[len(pushes) // 2]) ** 2),
         log_loss=classification(X, y).log_value(final.model),
         exponent=limit.rate.exponent,

@@ -105,14 +105,9 @@ def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> 
 
 def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> Table:
     """A flow's limit point: relative distance `error` from the closed form, `printed`: from that of Corollary 6 as it
-    is printed (NaN for the others); the duality `gap` of the closed form; whether both are known, `ok`.
+    is printed (NaN for the others); whether both are known, `ok`.
     """
-    return Table(
-        error=distance(end.beta, beta),
-        printed=jnp.asarray(printed),
-        gap=jnp.abs(closed.gap),
-        ok=end.ok & closed.converged,
-    )
+    return Table(error=distance(end.beta, beta), printed=jnp.asarray(printed), ok=end.ok & closed.converged)
 
 
 # `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `transformed` `(3, b)`: of each of `TRANSFORMS`;
@@ -222,8 +217,8 @@ SHAPE, ALPHA = (5, 20), 0.1
 def follow(key: Any, depth: int) -> Table:
     """A diagonal network of two layers in its dual form, on random data.
 
-    `find_limit` on one regression: its `outcome`, the relative distance of β from the closed form (NaN where that is
-    not found), and `steps`.
+    `find_limit` on one regression: its `outcome`, and the relative distance of β from the closed form (NaN where that
+    is not found).
     """
     X, y = jax.random.normal(subkey(key, "X"), SHAPE), jax.random.normal(subkey(key, "y"), SHAPE[:1])
     start = DiagonalLinearNetwork.init(subkey(key, "start"), LinearData(X, y), depth=depth, alpha=ALPHA, scheme="equal")
@@ -231,8 +226,7 @@ def follow(key: Any, depth: int) -> Table:
     # The oracle is solved from the data alone.
     closed = interpolation_limit(X, y, start.layers[0], depth)
     error = distance(limit.trajectory.final.model.linear_coefficients(), closed.singular)
-    steps = limit.trajectory.stats["num_steps"]
-    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan), steps=steps)
+    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan))
 
 
 # `limits` `(1, b)`.

@@ -129,8 +129,8 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
 def tie(key: Any, setting: None) -> Table:
     """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4.
 
-    A start at a tie of both singular values: distance of β from the nearer filtered version, `apart`; the `rest`
-    outside of the span of both, and the `least` of its coefficients there.
+    A start at a tie of both singular values: the `rest` of β outside of the span of both filtered versions, and the
+    `least` of its coefficients there.
     """
     x, y = jnp.asarray([1.0, 2.0, -1.0, 3.0]), jnp.asarray(1.0)
     data = LinearData(x[None], y[None])
@@ -140,8 +140,7 @@ def tie(key: Any, setting: None) -> Table:
     # Any nonnegative combination of both is a limit.
     unit = beta / jnp.linalg.norm(beta)
     mix = linalg.lstsq(both.T, unit)
-    off = jax.vmap(lambda aim: direction_distance(beta, aim))(both)
-    return Table(apart=jnp.min(off), rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
+    return Table(rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
 
 
 # `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.

@@ -98,7 +98,7 @@ def regress(key: Any, setting: Setting) -> Table:
 def classify(key: Any, setting: Setting) -> Table:
     r"""From every start, far out.
 
-    As `regress`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
+    As `regress`; the flow's `end` is a unit vector, and `off` its distance from
     that of the `program` `(2,)`; `loss` at the end of the `descent`, which took `descent_steps`.
     """
     network, alphas, steps, directions = setting
@@ -121,8 +121,6 @@ def classify(key: Any, setting: Setting) -> Table:
             end=end / jnp.linalg.norm(end),
             program=aim,
             off=direction_distance(end, aim),
-            log_time=far.final.log_time,
-            steps=far.stats["num_steps"],
             loss=jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
             descent_steps=jnp.asarray(steps),
         )

@@ -34,16 +34,16 @@ MOVING = 1e-6
 FULL_RANK, RANK_LOST = 1e-9, 1e-12
 
 
-def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array, mu: Array) -> Table:
-    r"""One random V, and W at the r norms `FACTORS` times R, in the cone of each instance; μ and R are the proof's own.
+def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array) -> Table:
+    r"""One random V, and W at the r norms `FACTORS` times R, in the cone of each instance; R is the proof's own.
 
-    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
+    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R.
     - `push` `(r,)`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of
       it.
     - `ratio` `(r,)`: π of Lemmas 11 and 14 is this less 1; `slope` `(r,)`: ‖∇L(W)‖ over the sum of all |∂L/∂a|.
     """
     push, ratio, slope = at
-    more = {"lower": lower, "upper": upper, "bound": bound, "mu": mu, "slope": slope}
+    more = {"lower": lower, "upper": upper, "bound": bound, "slope": slope}
     return Table(inside=jnp.asarray(inside), empty=jnp.asarray(empty), push=push, ratio=ratio, **more)
 
 
@@ -95,7 +95,7 @@ def _global(key: Array) -> Table:
     *pushes, weights = at(jnp.asarray(FACTORS))
     lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
     upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
-    return _cone(usable, False, tuple(pushes), lower, upper, bound, mu)
+    return _cone(usable, False, tuple(pushes), lower, upper, bound)
 
 
 @mapped()
@@ -157,7 +157,7 @@ def _local(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support:
         lower = 0.125 * jnp.sum(weights * low, axis=-1)
         upper = 2.0 * jnp.sum(weights * high, axis=-1)
         empty = jnp.any(~jnp.any(support, axis=1))
-        return _cone(True, empty, tuple(pushes), lower, upper, bound, mu)
+        return _cone(True, empty, tuple(pushes), lower, upper, bound)
 
     # As printed, and over the margins of all sequences.
     return jax.vmap(bounds)(jnp.stack([printed, 0.5 * jnp.min(others)]))

@@ -62,9 +62,7 @@ def met(first: Table) -> Mask:
 
 
 def _first(scale: str, key: Any, say: Say) -> Table:
-    """Columns of `_separating` for both sizes, and `lead`, the steps before the flow."""
-    found = stacked(_separating(shape, keys_of(key, 10 + k, TRIALS[scale])) for k, shape in enumerate(SEPARATING))
-    return Table(found.named, lead=np.asarray(LEAD[scale]))
+    return stacked(_separating(shape, keys_of(key, 10 + k, TRIALS[scale])) for k, shape in enumerate(SEPARATING))
 
 
 def _flows(scale: str, key: Any, say: Say) -> Table:
@@ -114,12 +112,12 @@ def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Table:
     """Descent with `STEPS`, and with `LATER` steps once more for those that are not growing after the first.
 
     `inside`: whether the assumption is met; `norm`, `log_gradient` `(2, 3)`: ‖W‖ and log ‖∇L‖ after a hundredth, a
-    tenth and all steps of both, NaN where the former were enough; `steps` `(2,)`: how many these are.
+    tenth and all steps of both, NaN where the former were enough.
     """
     (name, steps, later), shape = cell, GROWING[cell[0]]
     inside, *first = (np.asarray(value) for value in _growing(name, shape, keys, steps))
     norm, log_gradient = (np.stack([value, np.full_like(value, np.nan)], axis=1) for value in first)
-    found = Table(inside=inside, norm=norm, log_gradient=log_gradient, steps=np.tile([steps, later], (len(inside), 1)))
+    found = Table(inside=inside, norm=norm, log_gradient=log_gradient)
     # NaN does neither.
     grows = (fall(found) <= FALL) & (rise(found) > 0)
     for index in np.flatnonzero(inside & ~grows[:, 0]):

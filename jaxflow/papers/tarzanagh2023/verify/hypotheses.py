@@ -67,16 +67,14 @@ def losses(name: str, key: Any, count: int) -> Table:
 
 @mapped()
 def _equal(key: Array) -> Table:
-    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
-    (Att-SVM) (`ProgramResult`).
-    """
+    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one."""
     data, head = equal_scores(key, 5, 5, 4)
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     others = jnp.where(best, jnp.nan, scores)
     spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
     gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
-    return Table(spread=jnp.max(spread), gap=gap, result=solve(attention_svm(data, best, "frobenius")).result.value)
+    return Table(spread=jnp.max(spread), gap=gap)
 
 
 @mapped(axes=(0, None))

@@ -88,8 +88,8 @@ def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
 
 
 def _concave(key: Array) -> Table:
-    r"""A random case of (8): how many entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$ are `nonzero`, `tau`,
-    and s*'s optimality `kkt`."""
+    r"""A random case of (8): how many entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$ are `nonzero`, and
+    `tau`."""
     length = 10
     key_gaps, key_tau, key_share, key_lambda = jax.random.split(key, 4)
     tau = jax.random.randint(key_tau, (), 2, length)
@@ -104,10 +104,7 @@ def _concave(key: Array) -> Table:
     counts = jnp.arange(1, length + 1)
     thresholds = (jnp.cumsum(x) - 1.0) / counts
     support = jnp.sum(x > thresholds)
-    s = jnp.maximum(x - thresholds[support - 1], 0.0)
-    # The optimality condition 2λ s − γ = const on the support, at least that off it.
-    slope = 2.0 * penalty * s - scores
-    return Table(nonzero=jnp.sum(s > 0), tau=tau, kkt=(slope[0] - jnp.min(slope)) / penalty)
+    return Table(nonzero=jnp.sum(x > thresholds[support - 1]), tau=tau)
 
 
 def _centred(key: Array) -> Table:

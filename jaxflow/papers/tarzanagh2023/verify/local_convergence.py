@@ -48,12 +48,11 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
     from where descent has ended.
 
     - `reached` `(a, 2, c)`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary
-      point; `misaligned`: 1 − corr with $W^{mm}_\alpha$; `flow_gap`: what the flow certifies.
-    - Of the `descents` `(a, c)`: its columns.
-    - Of the choices `(a, c)`: `empty`: some T_i is; `mu`: μ(α) of (67). `steps` of descent `(a,)`.
+      point; `misaligned`: 1 − corr with $W^{mm}_\alpha$.
+    - Of the `descents` `(a, c)`: its columns; of the choices `(a, c)`: `mu`, μ(α) of (67).
     """
     say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")
-    starts, mus, empties = [], [], []
+    starts, mus = [], []
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
         given = random_instance(key_data, D)
@@ -61,7 +60,6 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
         local = np.flatnonzero(np.isin(every["status"], LOCAL))
         for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
             support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
-            empties.append(bool((~support.any(axis=1)).any()))
             mu, radius = cone_of(given, support, excess, W)
             mus.append(mu)
             target = jnp.asarray(np.arange(T) == TOKENS[number][:, None])
@@ -79,15 +77,12 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
         "left": astray(ends),
         "stationary": ends.outcome == Outcome.finite_stationary_point.value,
         "misaligned": ends.misaligned,
-        "flow_gap": ends.flow_gap,
     }
     by_start = {name: value.reshape(2, len(mus), -1) for name, value in by_start.items()}
     by_start |= {name: np.asarray(value).reshape(len(mus), -1) for name, value in found.items()}
     return Table(
         {name: np.moveaxis(value, -1, 0) for name, value in by_start.items()},
-        empty=np.asarray([empties] * len(CORRELATIONS)),
         mu=np.asarray([mus] * len(CORRELATIONS)),
-        steps=np.asarray([STEPS[scale]] * len(CORRELATIONS)),
     )
 
 
@@ -109,8 +104,7 @@ def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndar
 def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
     r"""Plain descent with $\eta=1/L_W$ (where it ends is an instance's new start) and normalised descent.
 
-    **Returns:** besides, `rate` η; `moved` $\|W(k)-W(0)\|$ of plain descent; `near_first`, `near_last`: 1 − corr with
-    $W^{mm}_\alpha$ before and after the normalised steps; `attention`: the least that a target token then has.
+    **Returns:** besides, `near_first` and `near_last`: 1 − corr with $W^{mm}_\alpha$ before normalised steps and after.
     """
 
     def one(given: Instance) -> tuple[Instance, dict[str, Any]]:
@@ -120,14 +114,7 @@ def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
         share = SHARE * jnp.linalg.norm(given.start)
         unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)
         aim = solve(attention_svm(given.data, given.target, "frobenius")).primal
-        attention = unit.model.attention(given.data)
-        found = {
-            "rate": rate,
-            "moved": jnp.linalg.norm(plain.model.W - given.start),
-            "near_first": misalignment(given.start, aim),
-            "near_last": misalignment(unit.model.W, aim),
-            "attention": jnp.min(jnp.where(given.target, attention, jnp.inf)),
-        }
+        found = {"near_first": misalignment(given.start, aim), "near_last": misalignment(unit.model.W, aim)}
         return Instance(given.data, given.head, plain.model.W, given.target), found
 
     return jax.vmap(one)(starts)

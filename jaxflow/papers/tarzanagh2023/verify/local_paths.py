@@ -15,7 +15,7 @@ from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, joined, mapped, register
+from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, mapped, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
@@ -80,14 +80,14 @@ SHARE, CLEAR = 0.5, 1.05
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution; `empty` and `first`
-    as in `_choices`; `starts` of its paths, with barring tokens `low` and cones of size `epsilon`."""
+    r"""A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution, and its `depth` in
+    the cone, the largest ε; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$; `starts` of its paths, with barring
+    tokens `low`."""
 
     data: TokenData
     head: Any
     choice: Array
     aim: np.ndarray
-    empty: Mask
     depth: np.ndarray
     first: np.ndarray
     low: np.ndarray
@@ -112,11 +112,10 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     real = len(pairs)
     rows, columns = np.asarray([*pairs, *[pairs[0] if pairs else (0, 0)] * (CHOICES * instances - real)]).T
     data, head = jax.tree.map(lambda x: x[rows], (data, head))
-    choice, aim, support = jnp.asarray(choices[columns]), found["weights"][rows, columns], found["support"]
-    empty = np.any(~support[rows, columns].any(axis=-1).reshape(len(rows), -1), axis=1)
+    choice, aim = jnp.asarray(choices[columns]), found["weights"][rows, columns]
     noise = np.asarray(jax.random.normal(key_start, (len(rows), RANDOM, d, d)))
     more = [np.asarray(x) for x in _starts(cell, data, head, choice, aim, noise)]
-    return _Chosen(data, head, choice, aim, empty, *more, real=real)
+    return _Chosen(data, head, choice, aim, *more, real=real)
 
 
 @mapped(static=1)
@@ -206,24 +205,13 @@ def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
     return paths.replace(radii=np.tile(grown, (given.real, 1)))
 
 
-def _choices(scale: str, key: Any, say: Say) -> Table:
-    r"""The c choices of tokens of all cells: `cell`, its place among `CELLS`; `depth` of $W^{mm}_\alpha$ in the cone,
-    the largest ε; `empty`: some query has no support token; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$."""
-    parts = []
-    for number, name in enumerate(CELLS):
-        given = _chosen(name, scale, key)
-        part = Table(cell=np.full(len(given.empty), number), depth=given.depth, empty=given.empty, first=given.first)
-        parts.append(part.at(slice(given.real)))
-    return joined(parts)
-
-
 KEY = checksum_key("local-paths")
 # ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its choices,
 # in units of $R_0$; in the first one with the flow from the path's point at $R_0$.
 LOCAL_PATHS = Dataset(
     "tarzanagh2023",
     "local-paths",
-    {name: Sweep(partial(_paths, name), KEY) for name in CELLS} | {"choices": Sweep(_choices, KEY)},
+    {name: Sweep(partial(_paths, name), KEY) for name in CELLS},
     where=f"{__name__}:LOCAL_PATHS",
 )
 

@@ -111,7 +111,6 @@ def _limits(factored: bool, key: Array, causal: Array, heads: Array, masked: Arr
     - `flow_gap`, `certificate_gap`: duality gaps, by the flow alone and of the tightest certificate.
     - `misaligned`: 1 − corr of the flow's direction with the solution of the program of its selection (W), or how
       far the flow's norm at margin one is above the optimum ((K, Q), whose solution need not be unique).
-    - `log_time`.
     """
     data, model, _ = _draw(factored, key, causal, heads, masked)
     limit = find_limit(EmpiricalRisk(data, Logistic()), model, throw=False)
@@ -123,7 +122,6 @@ def _limits(factored: bool, key: Array, causal: Array, heads: Array, masked: Arr
         flow_gap=limit.flow_certificate.duality_gap,
         certificate_gap=limit.certificate.duality_gap,
         misaligned=excess if factored else misalignment(limit.flow_direction, limit.program_solution.primal),
-        log_time=limit.trajectory.final.log_time,
     )
 
 
@@ -373,7 +371,7 @@ register(
     SEQUENCE_PATHS,
     title="Corollary 2 and Lemma 16 of App. D",
     statements=lambda n: [
-        *(tend(cell) for cell in range(len(n.paths.starts))),
+        *(tend(cell) for cell in range(len(n.paths.inside))),
         *(statement for size in range(len(CONES)) for statement in lemma16(size)),
     ],
 )
