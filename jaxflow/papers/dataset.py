@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow.papers.attempts import Took, timed, total
-from jaxflow.papers.part_experiment import Computed, PartExperiment
+from jaxflow.papers.part_experiment import DATASETS, Computed, PartExperiment
 from jaxflow.papers.table import Table
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
@@ -99,7 +99,7 @@ class Part:
 class Sweep:
     """Numbers that are computed and kept as a whole. Numbers that take longer than a minute are a `Part`.
 
-    `compute(scale, key, say)` gives a `Table`. The key is made from the names of dataset and part; `draw_from` makes
+    `compute(scale, key)` gives a `Table`. The key is made from the names of dataset and part; `draw_from` makes
     another value from the seed instead.
 
     **Example:**
@@ -108,7 +108,7 @@ class Sweep:
     from jaxflow.papers import Sweep, Table
 
 
-    def compute(scale, key, say):
+    def compute(scale, key):
         m = {"quick": 5, "paper": 50, "large": 500}[scale]
         return Table(x=np.linspace(0.0, 1.0, m), drawn=jax.random.normal(key, (m,)))
 
@@ -117,7 +117,7 @@ class Sweep:
     ```
     """
 
-    compute: Callable[[str, Any, Say], Any]
+    compute: Callable[[str, Any], Any]
     draw_from: Callable[[int], Any] | None = None
 
 
@@ -137,7 +137,8 @@ class Studies:
 class Dataset:
     """The numbers of an experiment: a `Table` of one table for each of its `parts`.
 
-    `where` is `module:NAME` of this object, by which another process finds it.
+    Another process finds it by the names of paper and dataset once the papers are imported; one that is made elsewhere
+    needs `where`, `module:NAME` of this object.
 
     **Example:**
 
@@ -146,7 +147,7 @@ class Dataset:
     from jaxflow.papers import Dataset, Sweep, Table
 
 
-    def compute(scale, key, say):
+    def compute(scale, key):
         return Table(drawn=jax.random.normal(key, (5,)))
 
 
@@ -160,6 +161,14 @@ class Dataset:
     name: str
     parts: Mapping[str, Part | Sweep | Studies]
     where: str = ""
+
+    def __post_init__(self) -> None:
+        DATASETS[self.place] = self
+
+    @property
+    def place(self) -> str:
+        """By which a process finds it."""
+        return self.where or f"{self.paper}/{self.name}"
 
     def collect(
         self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
@@ -214,7 +223,7 @@ class Dataset:
         cells = {"cell": list(part.settings(scale))}
         own = part.own_instances or part.draw_from is not None
         factors = {"data_factors": cells} if own else {"method_factors": cells}
-        experiment = PartExperiment(where=self.where, part=name, scale=scale)
+        experiment = PartExperiment(where=self.place, part=name, scale=scale)
         trials = part.count(scale)
         mapped = part.way in ("together", "in turn")
         wide = part.block * (device_shapes().lanes // CPU.lanes if mapped else 1)
@@ -262,7 +271,7 @@ class Dataset:
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
         stream = self._stream(name)
-        plan = Plan({"name": stream, "scale": scale, "import": self.where}, {}, {}, trials=1, seed=seed, block=1)
+        plan = Plan({"name": stream, "scale": scale, "import": self.place}, {}, {}, trials=1, seed=seed, block=1)
         now = json.loads(json.dumps(manifest(plan, device_kind())))
         file = target.with_suffix(".npz")
         if file.exists():
@@ -274,7 +283,8 @@ class Dataset:
             if differing:
                 raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
             return arrays
-        made = part.compute(scale, self.key(name, seed), say)
+        say(f"{self.name}, {name}: computed as a whole")
+        made = part.compute(scale, self.key(name, seed))
         arrays = {field: np.asarray(value) for field, value in made.named.items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
@@ -319,7 +329,7 @@ def checksum_key(name: str) -> Callable[[int], Any]:
 
 def constants(sizes: Mapping[str, Any], *names: str) -> Sweep:
     """These fields of the size of a scale, as arrays: the grid of an experiment, beside its numbers."""
-    return Sweep(lambda scale, key, say: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))
+    return Sweep(lambda scale, key: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))
 
 
 def numpy_generator(key: Any) -> np.random.Generator:

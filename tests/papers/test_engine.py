@@ -281,7 +281,7 @@ def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkey
 def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) -> None:
     stops, said = [True], []
 
-    def late(scale: str, key: Any, say: Any) -> Any:
+    def late(scale: str, key: Any) -> Any:
         if stops:
             raise Killed
         return Table(x=np.zeros(5), drawn=np.zeros(()))
@@ -352,15 +352,14 @@ def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_pat
 
 
 def test_every_dataset_is_found_where_it_says() -> None:
+    from jaxflow.papers.part_experiment import DATASETS
     from jaxflow.study.experiment import import_named
 
     found = [entry.dataset for paper in papers.known_papers() for entry in papers.entries_of(paper.name)]
-    named = [dataset for dataset in found if dataset.where]
-    assert named
     places = {(dataset.paper, dataset.name): dataset for dataset in found}
     assert all(places[dataset.paper, dataset.name] is dataset for dataset in found), "one folder for each"
-    for dataset in named:
-        assert import_named(dataset.where) is dataset
+    for dataset in found:
+        assert (import_named(dataset.where) if dataset.where else DATASETS[dataset.place]) is dataset
         for name, part in dataset.parts.items():
             if isinstance(part, datasets.Part):
                 study = dataset.study(name, "quick", 0)

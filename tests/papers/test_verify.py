@@ -159,7 +159,7 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
     raw = {
-        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0), silent).named
+        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0)).named
         for name, part in inequalities.INEQUALITIES.parts.items()
         if isinstance(part, papers.Sweep)
     }

@@ -55,7 +55,7 @@ def key_of(seed: int, setting: int) -> Any:
     return jax.random.fold_in(jax.random.key(seed), setting)
 
 
-def curve(scale: str, key: Any, say: Any) -> Table:
+def curve(scale: str, key: Any) -> Table:
     """A curve `(5,)` and a number."""
     time.sleep(PAUSE[0])
     COMPUTED.append("curve")

@@ -112,7 +112,6 @@ ORDERS = Dataset(
         "tails": Part(follow_tail, {"logistic": None}, TRIALS, way="on host"),
         "adam": Part(follow_adam, {"squared": None}, TRIALS, instances="tails", way="on host"),
     },
-    where=f"{__name__}:ORDERS",
 )
 
 
@@ -148,12 +147,7 @@ ADAM = Statement[Table](
     residual=lambda n: disorder(n.adam.passed[:, :, 0], n.adam.times),
 )
 
-register(
-    ORDERS,
-    title="§6: exponential tails, Adam",
-    statements=[TAILS, ADAM],
-)
-
+register(ORDERS, title="§6: exponential tails, Adam", statements=[TAILS, ADAM])
 
 DECAY_TRIALS = {"quick": 20, "paper": 400, "large": 5000}
 
@@ -289,12 +283,7 @@ def _predict(risk: Any, model: Any) -> tuple[Any, Any, Any]:
 
 # `flows` `(1, b)`: linear diagonal networks of three products, nine points with random labels, λ a fifth of the largest
 # slope.
-DECAY = Dataset(
-    "boix2023",
-    "decay",
-    {"flows": Part(follow_decay, {"logistic": None}, DECAY_TRIALS, way="on host")},
-    where=f"{__name__}:DECAY",
-)
+DECAY = Dataset("boix2023", "decay", {"flows": Part(follow_decay, {"logistic": None}, DECAY_TRIALS, way="on host")})
 
 
 def _asked(numbers: Table) -> np.ndarray:
@@ -316,12 +305,7 @@ ENDS = Statement[Table](
     says="every stage has a limit, and the last one minimises L + λ|a|₁ over the products a",
     # A path whose end is not known decides nothing.
     residual=lambda n: n.flows.excess,
-    bound=MINIMISER,
-    unit="slope past λ, relative to the largest at zero",
+    bound=(MINIMISER, "slope past λ, relative to the largest at zero"),
 )
 
-register(
-    DECAY,
-    title="§6: an exponential tail with weight decay",
-    statements=[IN_ORDER, ENDS],
-)
+register(DECAY, title="§6: an exponential tail with weight decay", statements=[IN_ORDER, ENDS])

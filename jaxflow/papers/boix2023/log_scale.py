@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Say, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Statement, Sweep, Table, register
 from jaxflow.study import subkey
 
 DRAWS = {"quick": 200, "paper": 10_000, "large": 1_000_000}
@@ -17,17 +17,16 @@ LOG_ALPHA, C = -1000.0, 0.1
 DIGITS = 2000
 
 
-def draw(scale: str, key: Any, say: Say) -> Table:
+def draw(scale: str, key: Any) -> Table:
     r"""m points of any flow: $\log_\alpha(u+v)$ is the `exponent`, uniform from −1 to 3, and $\log|u^2-v^2|/\alpha^2$
     of a Gaussian start is `conserved`; both `(m,)`."""
-    say("Lemmas D.1 to D.3")
     u, v = np.asarray(jax.random.normal(subkey(key, "start"), (2, DRAWS[scale])))
     exponent = jax.random.uniform(subkey(key, "exponent"), (DRAWS[scale],), minval=-1.0, maxval=3.0)
     return Table(exponent=np.asarray(exponent), conserved=np.log(np.abs(u**2 - v**2)))
 
 
 # `points` `(m,)`.
-LOG_SCALE = Dataset("boix2023", "log-scale", {"points": Sweep(draw)}, where=f"{__name__}:LOG_SCALE")
+LOG_SCALE = Dataset("boix2023", "log-scale", {"points": Sweep(draw)})
 
 
 def _logarithms(points: Table) -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +62,7 @@ def lemma(
         says=f"{says}, c = {C:g}, α = e^({LOG_ALPHA:g})",
         inside=lambda n: inside(np.abs(n.points.exponent - 1.0)),
         residual=lambda n: residual(n.points),
-        bound=bound,
-        unit=unit,
+        bound=(bound, unit),
         again=Again(f"{DIGITS} decimals", by_decimals, 1e-9),
     )
 

@@ -31,7 +31,6 @@ CRITERIA = (f"loss within {TOLERANCE:.0%}", f"accuracy within {POINTS:g} points"
 PERMUTATIONS = 9999
 LEVEL = 0.05
 
-
 # Training as in figure 7, and the largest ranks of the updates of every head.
 SIZES = {
     "quick": (IMAGES["quick"]._replace(seeds=2, recipe=IMAGES["quick"].recipe._replace(steps=100)), (0, 1, 4)),
@@ -95,7 +94,6 @@ LORA = Dataset(
     "boix2023",
     "lora",
     {"runs": Part(compute, lambda scale: {"digits": SIZES[scale]}, dict.fromkeys(SIZES, 1), block=1, way="on host")},
-    where=f"{__name__}:LORA",
 )
 
 

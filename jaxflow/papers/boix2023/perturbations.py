@@ -163,7 +163,6 @@ NOISE = Dataset(
             way="on host",
         )
     },
-    where=f"{__name__}:NOISE",
 )
 
 KINDS = tuple(NOISES)

@@ -179,7 +179,6 @@ register(
     draw=draw_layers,
 )
 
-
 BOTH = "ViTs on CIFAR-10 and ImageNet"
 # "Extreme", a word without a number in the paper: at most half of the stable rank of the start.
 EXTREME = 0.5

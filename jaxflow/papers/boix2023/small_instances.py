@@ -157,10 +157,7 @@ def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
 
 # `flows` `(2, b)`: of each of `FAMILIES`.
 FLOWS = Dataset(
-    "boix2023",
-    "stages",
-    {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")},
-    where=f"{__name__}:FLOWS",
+    "boix2023", "stages", {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")}
 )
 
 
@@ -192,9 +189,7 @@ def falls(name: str, source: str, says: str, aim: bool = True) -> Statement[Tabl
         says=says,
         inside=lambda n: n.flows.inside,
         residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows, name, aim) - 1.0)),
-        bound=ORDER,
-        unit=f"|order of the distance {what} − 1|",
-        limit=True,
+        bound=(ORDER, f"|order of the distance {what} − 1|"),
         rate=rate,
         # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
         # distance does not fall.
@@ -220,8 +215,7 @@ def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, 
         says=says,
         inside=lambda n: n.flows.inside,
         residual=lambda n: _worst(n.flows, residual(n.flows)),
-        bound=bound,
-        unit=unit,
+        bound=(bound, unit),
         late=late,
         # Both find times between steps.
         again=Again("LSODA and NNLS of SciPy (linear networks)", again, 0.05),
@@ -295,8 +289,7 @@ PLATEAUS = Statement[Table](
     says="θ(t log(1/α)) → θ^k in the middle of every plateau",
     inside=lambda n: n.flows.inside,
     residual=lambda n: _worst(n.flows, n.flows.distance[:, :, -1]),
-    bound=WEIGHTS,
-    unit="distance of the products at e^(-10000)",
+    bound=(WEIGHTS, "distance of the products at e^(-10000)"),
     # Products are of order one.
     late=1.0,
 )
@@ -311,8 +304,7 @@ CONSERVED = Statement[Table](
     source="Lemma 4.2",
     says="u² − v² is conserved: log(u + v) and log(u − v) integrated separately",
     residual=lambda n: n.flows.drift,
-    bound=DRIFT,
-    unit="relative drift of log(u² − v²) at e^(-10000)",
+    bound=(DRIFT, "relative drift of log(u² − v²) at e^(-10000)"),
 )
 
 register(

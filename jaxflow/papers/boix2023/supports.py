@@ -148,7 +148,6 @@ SUPPORTS = Dataset(
         "algorithm": Part(predict, {"linear": None}, TRIALS, block=100),
         "flows": Part(follow, {"linear": None}, FOLLOWED, instances="algorithm", way="on host"),
     },
-    where=f"{__name__}:SUPPORTS",
 )
 
 
@@ -208,8 +207,7 @@ LEFT = Statement[Table](
     "off; and every Δ_k(i_k) > 0 (instances of which a coordinate leaves)",
     inside=lambda n: ~np.isnan(_left_behind(n)),
     residual=_left_behind,
-    bound=BELOW_ZERO,
-    unit="the largest of (1 − b) g, and of −Δ",
+    bound=(BELOW_ZERO, "the largest of (1 − b) g, and of −Δ"),
     again=Again("Algorithm 1 by NNLS of SciPy", _left_behind_again, 1e-6),
 )
 

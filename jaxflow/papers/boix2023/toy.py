@@ -31,7 +31,6 @@ BEYOND = (math.log(1e-300), -10_000.0)
 ORDINARY = math.log(1e-8)
 LATER = 1.15
 
-
 # Stages of which the next follows after this share of their own time, or later, are well separated.
 SEPARATED = 0.05
 
@@ -213,7 +212,6 @@ TOY = Dataset(
             way="on host",
         ),
     },
-    where=f"{__name__}:TOY",
 )
 
 

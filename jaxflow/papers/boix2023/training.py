@@ -68,7 +68,6 @@ TRAINING = Dataset(
         "network": _part(train_images, lambda scale: NETWORKS[scale], "adam"),
         "text": _part(train_text, lambda scale: TEXTS[scale]),
     },
-    where=f"{__name__}:TRAINING",
 )
 
 

@@ -74,9 +74,7 @@ def _stages(risk: Any, model: Any) -> Any:
 
 
 # `runs` `(1, b)`.
-ORDER = Dataset(
-    "results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")}, where=f"{__name__}:ORDER"
-)
+ORDER = Dataset("results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")})
 
 
 def _by_stage(numbers: Table) -> tuple[Mask, np.ndarray]:

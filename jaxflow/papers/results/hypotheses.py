@@ -61,7 +61,6 @@ SELECTED, LOST = 1e-2, 0.5
 # From here on attention that was lost has stayed lost; LSODA goes to the second.
 LATE, LOG_TIME = 1e4, 300.0
 
-
 # What is assumed, the size of the start, the parametrisation.
 Setting = tuple[str, str, str]
 
@@ -174,9 +173,7 @@ def follow(key: Any, setting: Setting) -> Table:
 
 CELLS = {f"{assumed}, {how} start, {NAMES[m]}": (assumed, how, m) for m in MODELS for assumed, how in ROWS}
 # `flows` `(27, b)`: the rows of one parametrisation after those of another.
-HYPOTHESES = Dataset(
-    "results", "hypotheses", {"flows": Part(follow, CELLS, TRIALS, way="on host")}, where=f"{__name__}:HYPOTHESES"
-)
+HYPOTHESES = Dataset("results", "hypotheses", {"flows": Part(follow, CELLS, TRIALS, way="on host")})
 
 
 def _inside(numbers: Table, cell: int) -> Mask:
@@ -212,8 +209,7 @@ def _selects(cell: int) -> Statement[Table]:
         says=f"{NAMES[kind]}: the flow selects the optimal tokens.",
         inside=lambda n: _inside(n, cell),
         residual=lambda n: _missed(n, cell),
-        bound=SELECTED,
-        unit="1 − least attention on an optimal token",
+        bound=(SELECTED, "1 − least attention on an optimal token"),
         late=LOST,
         again=Again("LSODA of SciPy", again, SELECTED),
     )

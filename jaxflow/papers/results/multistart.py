@@ -26,7 +26,6 @@ from jaxflow.study import subkey
 # Columns m of K and Q, sequences n, tokens T, dimension d; and how many starts for the same tokens.
 Setting = tuple[int, int, int, int, int]
 
-
 STARTS = {"quick": 16, "paper": 64, "large": 256}
 SHAPES = ((1, 2, 3, 4), (1, 3, 3, 4), (1, 3, 3, 8), (2, 3, 3, 4), (4, 3, 3, 4))
 FEWER = np.array([m < d for m, _, _, d in SHAPES])
@@ -99,7 +98,6 @@ MULTISTART = Dataset(
             way="on host",
         )
     },
-    where=f"{__name__}:MULTISTART",
 )
 
 
@@ -183,8 +181,7 @@ def _least_is_found(source: str, says: str, fewer: bool) -> Statement[Table]:
         says=says,
         inside=lambda n: _directions(n, fewer),
         residual=_excess,
-        bound=ABOVE,
-        unit="nuclear norm over the least one found, less one",
+        bound=(ABOVE, "nuclear norm over the least one found, less one"),
         again=Again("LSODA and SLSQP of SciPy, from both starts,", _excess_again, SOLVED),
     )
 
@@ -202,8 +199,7 @@ POINTS = Statement[Table](
     "every direction is one).",
     inside=lambda n: _directions(n, True) | _directions(n, False),
     residual=lambda n: n.starts.kkt,
-    bound=KKT,
-    unit="KKT residual by NNLS",
+    bound=(KKT, "KKT residual by NNLS"),
     # One that is still on its way.
     late=1.0,
 )

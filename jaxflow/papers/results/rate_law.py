@@ -50,7 +50,6 @@ TRIALS = {"quick": 12, "paper": 100, "large": 1000}
 # n, T, d of tokens, and n, d of points.
 TOKENS, POINTS = (3, 3, 4), (3, 5)
 
-
 # What each parametrisation is called, its program's norm, and the starts.
 FAMILIES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "diagonal": ("diagonal weights", "l1", DiagonalAttention.init),
@@ -108,12 +107,7 @@ def follow(key: Any, name: str) -> Table:
 
 
 # `flows` `(4, b)`: of each of `FAMILIES`.
-RATES = Dataset(
-    "results",
-    "rates",
-    {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")},
-    where=f"{__name__}:RATES",
-)
+RATES = Dataset("results", "rates", {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")})
 
 
 def _inside(numbers: Table) -> Mask:
@@ -145,8 +139,8 @@ def _law(cell: int) -> Statement[Table]:
         says="N(W)/(μ opt) − 1 falls like (log t)^−(1−κ) between log t = 1e4 and 1e6.",
         inside=lambda n: _inside(n)[cell],
         residual=lambda n: np.abs(_exponents(n) - n.flows.predicted)[cell],
-        bound=BIAS,
-        unit="|observed exponent − (1 − κ)|",
+        bound=(BIAS, "|observed exponent − (1 − κ)|"),
+        limit=False,
         rate=rate,
         again=Again("LSODA of SciPy with CVXPY's program", again, AGREE),
     )

@@ -212,5 +212,4 @@ ALIGNED = Dataset(
             another_optimum, {"outside": setting(outside=True)}, TRIALS, instances="shapes", own_instances=True
         ),
     },
-    where=f"{__name__}:ALIGNED",
 )

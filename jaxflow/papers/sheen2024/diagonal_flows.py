@@ -260,5 +260,4 @@ DIAGONAL = Dataset(
         "flows": Part(follow, FLOWS, TRIALS),
         "continued": Part(follow_on, dict(list(FLOWS.items())[:1]), TRIALS, instances="flows", way="on host"),
     },
-    where=f"{__name__}:DIAGONAL",
 )

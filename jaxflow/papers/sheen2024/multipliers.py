@@ -6,15 +6,7 @@ import numpy as np
 
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Rate, Statement, Table, common_rate, largest, register
-from jaxflow.papers.sheen2024.diagonal_flows import (
-    DIAGONAL,
-    FIRST,
-    LOG_TIMES,
-    OMEGAS,
-    SHAPE,
-    hypotheses_of,
-    inside_of,
-)
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, FIRST, LOG_TIMES, OMEGAS, SHAPE, hypotheses_of, inside_of
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # The starts of the figure, of which the first is that of the other statements.
@@ -52,8 +44,7 @@ def averaged(row: int) -> Statement[Table]:
         source="App. A.5 (C1)",
         says="The averaged multipliers λ = φ/ln μ approach KKT, ε(t) → 0: at log t = 1e6 against |ln(2β̂_j/ω₀²)|/ln μ",
         value=lambda flows: np.abs(flows.stationarity[:, -1] / flows.predicted[:, -1] - 1.0),
-        bound=LAW,
-        unit="residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1",
+        bound=(LAW, "residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1"),
         rate=rate,
     )
 
@@ -71,8 +62,7 @@ def slackness(row: int) -> Statement[Table]:
         source="App. A.5 (C3)",
         says="λ_il (1 − β̂ᵀB_il) → 0, with the averaged multipliers",
         value=lambda flows: flows.slackness[:, -1] / flows.slackness[:, -4],
-        bound=FALLS,
-        unit="the largest product at log t = 1e6 over that at 1e5",
+        bound=(FALLS, "the largest product at log t = 1e6 over that at 1e5"),
         rate=rate,
         # It has not fallen at all.
         late=1.0,
@@ -93,8 +83,7 @@ def certified_now(row: int) -> Statement[Table]:
         "log t = 1e6",
         # A program that is not certified decides nothing.
         value=lambda flows: np.where(flows.program_gap <= CERTIFIED, flows.gap[:, -1], np.nan),
-        bound=INSTANT,
-        unit="duality gap",
+        bound=(INSTANT, "duality gap"),
         rate=rate,
         # Twice the optimum.
         late=1.0,
@@ -112,7 +101,6 @@ def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[Tab
         says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
         inside=lambda numbers: hypotheses_of(numbers.flows.at(row)),
         residual=residual,
-        limit=True,
         **more,
     )
 
@@ -137,8 +125,7 @@ def factor(*, printed: bool) -> Statement[Table]:
         says=f"{formula} (φ has the factor 2/n already): (Bλ)_j → ±1 on the support, by the slope of ln μ (Bλ)_j "
         "against ln μ",
         value=lambda flows: np.abs(slopes(flows) - 1.0),
-        bound=LAW,
-        unit="|slope − 1|",
+        bound=(LAW, "|slope − 1|"),
         rate=lambda n, known: common_rate(own(n, known), 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
     )
 

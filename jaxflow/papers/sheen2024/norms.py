@@ -89,12 +89,7 @@ def follow(key: Any, kind: str) -> Table:
 
 
 # `limits` `(3, b)`: of each of `KINDS`, on the same data sets.
-LIMITS = Dataset(
-    "sheen2024",
-    "limits",
-    {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)},
-    where=f"{__name__}:LIMITS",
-)
+LIMITS = Dataset("sheen2024", "limits", {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)})
 
 
 def feasible(limits: Table) -> np.ndarray:
@@ -121,8 +116,7 @@ def own_norm(row: int) -> Statement[Table]:
         says=f"The limit of {KINDS[row]} weights is the least in the {NAMES[row]} norm.",
         inside=lambda n: n.limits.results[row, :, row] != ProgramResult.infeasible,
         residual=excess,
-        bound=CERTIFIED,
-        unit="|norm of the flow's own direction / optimum − 1|",
+        bound=(CERTIFIED, "|norm of the flow's own direction / optimum − 1|"),
         certified="the duality gap of the flow's own direction",
     )
 

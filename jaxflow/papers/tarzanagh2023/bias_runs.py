@@ -19,7 +19,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
-from jaxflow.papers.experiment import Dataset, Mask, Part, Say, Sweep, Table
+from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
@@ -307,7 +307,7 @@ def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.nd
     return np.stack(rows)
 
 
-def _axes(scale: str, key: Any, say: Say) -> Table:
+def _axes(scale: str, key: Any) -> Table:
     """n, T and d, `shape` `(3,)`, and of both parametrisations the values of `log_time` `(2, g)`."""
     size = SIZES[scale]
     times = [np.geomspace(1.0, size.until(kind), size.grid) for kind in NAMES]
@@ -329,5 +329,4 @@ FIGURE7 = Dataset(
         )
         for kind in NAMES
     },
-    where=f"{__name__}:FIGURE7",
 )

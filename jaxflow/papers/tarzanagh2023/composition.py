@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
-from jaxflow.papers.experiment import Dataset, Mask, Part, Say, Statement, Sweep, Table, common_rate, mapped
+from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Sweep, Table, common_rate, mapped
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
@@ -117,7 +117,7 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
     )
 
 
-def _grid(scale: str, key: Any, say: Say) -> Table:
+def _grid(scale: str, key: Any) -> Table:
     """Each d, `dimensions` `(k,)`, the saved `steps` of the published descent `(m,)`, and the lengths of the smaller
     steps, `rates` `(r,)`."""
     size = SIZES[scale]
@@ -151,12 +151,7 @@ COMPOSITION = Dataset(
     {
         "grid": Sweep(_grid),
         "instances": Part(
-            instances_of,
-            cells,
-            lambda scale: SIZES[scale].trials,
-            block=BATCH,
-            draw_from=key_of,
-            way="as a block",
+            instances_of, cells, lambda scale: SIZES[scale].trials, block=BATCH, draw_from=key_of, way="as a block"
         ),
         "flows": Part(
             _flows,
@@ -167,9 +162,7 @@ COMPOSITION = Dataset(
             way="as a block",
         ),
     },
-    where=f"{__name__}:COMPOSITION",
 )
-
 
 FLOW_ALIKE = Statement[Table](
     source="§6, Figure 8 (flow)",
@@ -192,7 +185,6 @@ FLOW_LIMIT = Statement[Table](
     "solution: the distance at equal times falls like η.",
     # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
     residual=lambda n: np.where(_decided(n.flows), n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
-    limit=True,
     rate=lambda n, known: common_rate(
         _slopes(n)[known], 1.0, bias=BIAS, law="distance of descent from the flow against η"
     ),

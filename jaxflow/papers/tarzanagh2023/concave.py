@@ -22,7 +22,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Correlation
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, ConcaveHead
-from jaxflow.papers.experiment import Mask, Part, Say, Statement, Sweep, Table, mapped, stacked
+from jaxflow.papers.experiment import Mask, Part, Statement, Sweep, Table, mapped, stacked
 from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
@@ -132,7 +132,6 @@ def problem(instance: Table) -> tuple[EmpiricalRisk, CombinedAttention]:
 
 # For batches of keys.
 draw_batch, draw_conditions = mapped(static=2)(draw), mapped(static=3)(draw_condition)
-
 
 # The paper's criterion: attention above the first is selected, below the second masked; between them the
 # instance is filtered out.
@@ -330,26 +329,13 @@ def descents(instances: Table) -> Table:
     return Table(direction=direction, combined=combined, solved=solved, attention=attention, good=ended)
 
 
-def parts(
-    batches: Callable[[str, Any], Iterable[tuple[str, Table]]], draw_from: Callable[[int], Any]
-) -> dict[str, Part | Sweep]:
-    """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each, by what it is called."""
+def parts(batches: Callable[[str, Any], Iterable[Table]], draw_from: Callable[[int], Any]) -> dict[str, Part | Sweep]:
+    """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each."""
 
-    def sweep(what: str, of: Callable[[Table], Table]) -> Sweep:
-        def compute(scale: str, key: Any, say: Say) -> Table:
-            rows = []
-            for name, instances in batches(scale, key):
-                say(f"{name}: {what} of {len(instances.lam)} instances")
-                rows.append(of(instances))
-            return stacked(rows)
+    def sweep(of: Callable[[Table], Table]) -> Sweep:
+        return Sweep(lambda scale, key: stacked(map(of, batches(scale, key))), draw_from)
 
-        return Sweep(compute, draw_from)
-
-    return {
-        "targets": sweep("exact targets", targets),
-        "flow": sweep("flow and programs", flows),
-        "descent": sweep("published descent and programs", descents),
-    }
+    return {"targets": sweep(targets), "flow": sweep(flows), "descent": sweep(descents)}
 
 
 def reaches(source: str) -> Statement[Any]:

@@ -107,12 +107,8 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
 
 # `grid`: the values of `d` `(k,)`, the `n` and `T` of all.
 CONJECTURE = Dataset(
-    "tarzanagh2023",
-    "conjecture",
-    {"grid": constants(SIZES, "d", "n", "T"), "instances": Studies(COLUMNS, _studies)},
-    where=f"{__name__}:CONJECTURE",
+    "tarzanagh2023", "conjecture", {"grid": constants(SIZES, "d", "n", "T"), "instances": Studies(COLUMNS, _studies)}
 )
-
 
 # A path that was not followed to its end is no counterexample.
 AGAINST = (Outcome.locally_optimal, Outcome.finite_stationary_point)

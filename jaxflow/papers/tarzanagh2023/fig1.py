@@ -18,7 +18,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, register, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import Rate, common_rate, fit
@@ -53,7 +53,6 @@ POWER = {"combined": 2.0, "factored": None}
 BIAS = 0.1
 LOCALLY_OPTIMAL = (SelectionStatus.global_.value, SelectionStatus.local.value)
 
-
 # Instances of one scale, and steps of the published descent.
 SIZES = {"quick": (16, 2000), "paper": (200, 2000), "large": (5000, 2000)}
 
@@ -74,7 +73,7 @@ def runs_of(numbers: Table, setting: str, kind: str, way: str) -> Table:
     return getattr(numbers, way).at((list(SETTINGS).index(setting), list(KINDS).index(kind)))
 
 
-def compute(way: str, scale: str, seed: int, say: Say) -> Table:
+def compute(way: str, scale: str, seed: int) -> Table:
     """The b instances of both settings (s), for W and (K, Q) (k), by the flow or by descent: columns `(s, k, b, ...)`.
 
     - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`: the same for both k.
@@ -87,7 +86,6 @@ def compute(way: str, scale: str, seed: int, say: Say) -> Table:
     """
     (trials, steps), run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
-        say(f"{SETTINGS[setting]}: {trials} instances of W and (K, Q), by {WAYS[way]}")
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(trials))
         risks, models = _start(as_keys(words), jnp.full(trials, setting == "described"))
         rows += [run(kind, steps, risks, models[kind]) for kind in KINDS]
@@ -180,12 +178,7 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
 #   uniform on the unit circle, as in the paper's other random data (Figures 4, 7).
 # - `published`: self-attention (z_i is the first token) with T = 5, X_i = 0.3 N + (∓1, 0), v uniform on the circle.
 # Both start from W = 0, and from K = 0.1 N, Q = 0.
-FIGURE1 = Dataset(
-    "tarzanagh2023",
-    "fig1",
-    {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS},
-    where=f"{__name__}:FIGURE1",
-)
+FIGURE1 = Dataset("tarzanagh2023", "fig1", {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS})
 
 
 def exponents(runs: Table) -> np.ndarray:
@@ -234,7 +227,6 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         residual=lambda n: np.where(decided(of(n)), of(n).own, np.nan),
         bound=ALIGNED,
         late=1.0,
-        limit=True,
         rate=rate,
     )
     incremental = Statement[Table](

@@ -180,9 +180,7 @@ FIGURE10 = Dataset(
         )
         for way, run in (("flow", _flow), ("descent", _descent))
     },
-    where=f"{__name__}:FIGURE10",
 )
-
 
 # Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
 ALIGNED = 0.05
@@ -206,8 +204,7 @@ def _enough(way: str) -> Statement[Table]:
         says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
         inside=inside,
         residual=lambda n: of_usable(runs_of(n, way), runs_of(n, way).misalignment),
-        bound=ALIGNED,
-        unit="1 − corr",
+        bound=(ALIGNED, "1 − corr"),
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
         late=1.0,
         # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
@@ -276,8 +273,7 @@ def _any_T(way: str) -> Statement[Table]:
         says="Performances remain consistent across varying T (at equal m < n they differ by less than across n).",
         inside=lambda n: np.isfinite(_compared(n, way, 1)[0] + _compared(n, way, 0)[0]),
         residual=beyond,
-        bound=BELOW_ZERO,
-        unit="difference of mean 1 − corr by T, minus that by n",
+        bound=(BELOW_ZERO, "difference of mean 1 − corr by T, minus that by n"),
     )
 
 

@@ -61,15 +61,7 @@ def cosine_transform(d: int) -> Any:
 DESIGNED = Dataset(
     "yun2021",
     "designed-transform",
-    {
-        "limits": Part(
-            follow,
-            lambda scale: {name: (name, *SIZES[scale]) for name in NETWORKS},
-            TRIALS,
-            way="in turn",
-        )
-    },
-    where=f"{__name__}:DESIGNED",
+    {"limits": Part(follow, lambda scale: {name: (name, *SIZES[scale]) for name in NETWORKS}, TRIALS, way="in turn")},
 )
 
 

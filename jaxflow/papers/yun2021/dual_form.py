@@ -58,7 +58,6 @@ DUAL_FORM = Dataset(
     "yun2021",
     "dual-form",
     {"pairs": Part(follow, {f"L={depth}": depth for depth in DEPTHS}, TRIALS, block=25, way="in turn")},
-    where=f"{__name__}:DUAL_FORM",
 )
 
 
@@ -74,13 +73,8 @@ def equation_66(row: int) -> Statement[Table]:
         says=f"Diagonal networks, L = {DEPTHS[row]}, exponential loss: β of the layers' flow and of the dual form at "
         f"log t = {END:g}; multipliers y_i r_i < 0 on the flow.",
         residual=residual,
-        bound=SAME,
-        unit="relative distance of β",
+        bound=(SAME, "relative distance of β"),
     )
 
 
-register(
-    DUAL_FORM,
-    title="equation (66)",
-    statements=[equation_66(row) for row in range(len(DEPTHS))],
-)
+register(DUAL_FORM, title="equation (66)", statements=[equation_66(row) for row in range(len(DEPTHS))])

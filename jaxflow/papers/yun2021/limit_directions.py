@@ -140,14 +140,9 @@ LIMITS = Dataset(
     "directions",
     {
         "limits": Part(
-            follow,
-            lambda scale: {kind: (kind, *SIZES[scale]) for kind in KINDS},
-            TRIALS,
-            block=25,
-            way="in turn",
+            follow, lambda scale: {kind: (kind, *SIZES[scale]) for kind in KINDS}, TRIALS, block=25, way="in turn"
         )
     },
-    where=f"{__name__}:LIMITS",
 )
 
 
@@ -179,8 +174,7 @@ SINGULAR = Statement[Table](
     source="Theorem 1",
     says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
     residual=lambda n: _certified(n.limits, n.limits.singular),
-    bound=SLOW,
-    unit="residual of (8) relative to s",
+    bound=(SLOW, "residual of (8) relative to s"),
     certified=f"{OWN_DUAL}; what is left is of slow components",
 )
 TURNS = Statement[Table](
@@ -189,10 +183,8 @@ TURNS = Statement[Table](
     f"at half of the exact flow's last points is at most {SLOW:g}",
     inside=lambda n: np.stack([_starts(row)(n) for row in range(len(KINDS))]),
     residual=lambda n: _followed(n.limits, n.limits.drift),
-    bound=SLOW,
-    unit="1 − cos",
+    bound=(SLOW, "1 − cos"),
 )
-
 
 LOSS = Statement[Table](
     source="Theorem 2 (loss)",
@@ -200,10 +192,9 @@ LOSS = Statement[Table](
     "a separator",
     inside=lambda n: n.limits.start[DIAGONAL:] > 0,
     residual=lambda n: _certified(n.limits, n.limits.log_loss)[DIAGONAL:],
-    bound=SMALL_LOSS,
+    bound=(SMALL_LOSS, "log L"),
     # A loss of one and more has not fallen.
     late=0.0,
-    unit="log L",
     certified=OWN_DUAL,
 )
 
@@ -255,8 +246,7 @@ def certified(row: int, source: str, says: str, **more: Any) -> Statement[Table]
         says=says,
         inside=_starts(row),
         residual=lambda n: _followed(n.limits, n.limits.flow_gap)[row],
-        bound=FLOOR,
-        unit="the flow's own duality gap",
+        bound=(FLOOR, "the flow's own duality gap"),
         certified=OWN_DUAL,
         **more,
     )
@@ -276,9 +266,7 @@ def decays(row: int) -> Statement[Table]:
         says=f"{KINDS[row]}, L = 2: what is left of slow coordinates decays like (log t)^−(1−κ)",
         inside=_starts(row),
         residual=lambda n: -exponents(n),
-        bound=BELOW_ZERO,
-        unit="minus the fitted exponent",
-        limit=True,
+        bound=(BELOW_ZERO, "minus the fitted exponent"),
         rate=rate,
     )
 
@@ -290,8 +278,7 @@ def top_vectors(row: int) -> Statement[Table]:
         says=f"{KINDS[row]}, L = 2: parameters converge in direction to top singular vectors of M(−u)",
         inside=_starts(row),
         residual=lambda n: _certified(n.limits, n.limits.share)[row],
-        bound=SLOW,
-        unit="share of ρ on singular values below the top",
+        bound=(SLOW, "share of ρ on singular values below the top"),
         certified=f"{OWN_DUAL}; what is left is of slow components",
     )
 
@@ -303,8 +290,7 @@ def stationary(row: int, source: str, says: str) -> Statement[Table]:
         says=says,
         inside=_starts(row),
         residual=lambda n: _followed(n.limits, _stationary(n.limits))[row],
-        bound=FLOOR,
-        unit="KKT residual, or minus the least multiplier",
+        bound=(FLOOR, "KKT residual, or minus the least multiplier"),
         certified=OWN_DUAL,
     )
 
@@ -318,9 +304,7 @@ APPROACH = Statement[Table](
     says="diagonal networks, L = 3: entries of ρ off the support tend to constants, so that the direction of β "
     "approaches its limit like 1/‖β‖",
     residual=lambda n: np.abs(_slopes(n) + 1.0),
-    bound=FITTED,
-    unit="|fitted exponent of ‖β‖ + 1|",
-    limit=True,
+    bound=(FITTED, "|fitted exponent of ‖β‖ + 1|"),
     rate=lambda n, known: common_rate(-_slopes(n), 1.0, bias=FITTED, law="distance of directions against ‖β‖"),
     # Those that are late at the lengths seen decide nothing, unless they do not approach it at all.
     late=1.0,

@@ -40,7 +40,6 @@ EVEN = 1e-9
 TRANSFORMS = ((2, 1), (3, 0), (4, 1))
 START, UNTIL = 0.3, 1e4
 
-
 # A diagonal network of this depth on n data in d dimensions from a start of this size α, or in its dual form.
 Setting = tuple[int, int, int, Any, bool]
 
@@ -137,7 +136,6 @@ POINTS = Dataset(
         "even": Part(even, {"L=3": None}, TRIALS, way="in turn"),
         "sensing": Part(sensing, {"L=3": None}, TRIALS, way="in turn"),
     },
-    where=f"{__name__}:POINTS",
 )
 
 
@@ -146,8 +144,7 @@ def minimises(
     source: str,
     says: str,
     rows: slice = slice(None),
-    bound: float = POINT,
-    unit: str = "relative distance of β",
+    bound: tuple[float, str] = (POINT, "relative distance of β"),
     **more: Any,
 ) -> Statement[Table]:
     """The limit points of some cells of a part are those of the closed form."""
@@ -156,7 +153,6 @@ def minimises(
         says=says,
         residual=lambda n: np.where(getattr(n, part).ok, getattr(n, part).error, np.nan)[rows],
         bound=bound,
-        unit=unit,
         **more,
     )
 
@@ -165,8 +161,7 @@ AS_PRINTED = Statement[Table](
     source="Corollary 6",
     says="as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
     residual=lambda n: np.where(n.even.ok, n.even.printed, np.nan),
-    bound=EVEN,
-    unit="relative distance of β",
+    bound=(EVEN, "relative distance of β"),
 )
 
 
@@ -230,28 +225,17 @@ def follow(key: Any, depth: int) -> Table:
 
 
 # `limits` `(1, b)`.
-ENSEMBLE = Dataset(
-    "yun2021",
-    "ensemble",
-    {"limits": Part(follow, {"L=2": 2}, MANY, block=250)},
-    where=f"{__name__}:ENSEMBLE",
-)
-
+ENSEMBLE = Dataset("yun2021", "ensemble", {"limits": Part(follow, {"L=2": 2}, MANY, block=250)})
 
 LIMIT_POINT = Statement[Table](
     source="Theorem 4",
     says=f"Diagonal networks, L = 2, n = {SHAPE[0]}, d = {SHAPE[1]}, α = {ALPHA:g}: find_limit under vmap, every "
     "instance with its outcome.",
     residual=lambda n: np.where(n.limits.outcome == Outcome.limit_point.value, n.limits.error, np.nan),
-    bound=POINT,
-    unit="relative distance of β",
+    bound=(POINT, "relative distance of β"),
 )
 
-register(
-    ENSEMBLE,
-    title="Theorem 4 on a thousand instances",
-    statements=[LIMIT_POINT],
-)
+register(ENSEMBLE, title="Theorem 4 on a thousand instances", statements=[LIMIT_POINT])
 
 register(
     POINTS,
@@ -278,7 +262,7 @@ register(
             "even",
             "Corollary 6",
             "with the factor d^{(L−1)/2} restored: argument [Fz]_j/(d^{(L−1)/2} α^L |[Fw]_j|^L), L = 3, d = 6",
-            bound=EVEN,
+            bound=(EVEN, "relative distance of β"),
         ),
         AS_PRINTED,
         minimises(
@@ -286,7 +270,7 @@ register(
             "Corollary 7",
             "deep matrix sensing, L = 3, commuting sensor matrices: W_1…W_L minimises Q of its eigenvalues. "
             "(13) has no factor ½; the flow of ½(f − y)², which the proof writes, has the same limit",
-            unit="relative distance of W_1…W_L",
+            bound=(POINT, "relative distance of W_1…W_L"),
         ),
     ],
 )

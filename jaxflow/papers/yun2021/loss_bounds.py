@@ -175,7 +175,6 @@ BOUNDS = Dataset(
         "datum": Part(datum, {"convolutional": None}, TRIALS, block=50, way="in turn"),
         "stuck": Part(stuck, {"diagonal": None}, TRIALS, block=50, way="in turn"),
     },
-    where=f"{__name__}:BOUNDS",
 )
 
 
@@ -229,8 +228,7 @@ def bounded(
         says=says,
         inside=inside,
         residual=lambda n: np.where(of(n).ok, getattr(of(n), column) - 1.0, np.nan),
-        bound=ABOVE,
-        unit="loss/bound − 1",
+        bound=(ABOVE, "loss/bound − 1"),
         again=again,
     )
 
@@ -241,9 +239,8 @@ NECESSARY = Statement[Table](
     "stays above one",
     inside=lambda n: n.stuck.gap <= 0,
     residual=lambda n: np.where(n.stuck.ok, 1.0 - n.stuck.loss, np.nan),
-    unit="1 − L at the end; at most 0",
+    bound=(0.0, "1 − L at the end; at most 0"),
 )
-
 
 register(
     BOUNDS,

@@ -71,14 +71,9 @@ PUSHES = Dataset(
     "push",
     {
         "paths": Part(
-            follow,
-            lambda scale: {name: (name, *SIZES[scale]) for name in NAMES},
-            TRIALS,
-            block=25,
-            way="in turn",
+            follow, lambda scale: {name: (name, *SIZES[scale]) for name in NAMES}, TRIALS, block=25, way="in turn"
         )
     },
-    where=f"{__name__}:PUSHES",
 )
 
 
@@ -109,9 +104,7 @@ def converges(row: int) -> Statement[Table]:
         source="Remark 1",
         says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
         residual=residual,
-        bound=SAME,
-        unit="1 − cos at three quarters of the path minus that at half",
-        limit=True,
+        bound=(SAME, "1 − cos at three quarters of the path minus that at half"),
         rate=rate,
         late=1.0,
     )

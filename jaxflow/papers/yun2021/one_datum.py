@@ -42,7 +42,6 @@ SIZES = {
 TRIALS = {"quick": 4, "paper": 100, "large": 1000}
 TIES = {"quick": 4, "paper": 16, "large": 64}
 
-
 # A network on one point in d dimensions, from starts of these sizes `(a,)`.
 Setting = tuple[str, int, Any]
 
@@ -164,7 +163,6 @@ ONE_DATUM = Dataset(
         ),
         "tie": Part(tie, {"k_1=2": None}, TIES, way="in turn"),
     },
-    where=f"{__name__}:ONE_DATUM",
 )
 
 
@@ -175,8 +173,7 @@ def closed_form(row: int) -> Statement[Table]:
         says=f"{NETWORKS[row]} network, L = 2, n = 1: both layers' limit points in closed form, α from 1e-4 to 10",
         inside=lambda n: n.ends.slack[row] > 0,
         residual=lambda n: np.where(n.ends.followed[row], n.ends.error[row], np.nan),
-        bound=CLOSED,
-        unit="relative distance of the layers",
+        bound=(CLOSED, "relative distance of the layers"),
     )
 
 
@@ -196,9 +193,7 @@ PARALLEL_LIMIT = Statement[Table](
     source="Theorem 5",
     says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
     residual=lambda n: _apart(n)[:, 0],
-    bound=PARALLEL,
-    unit="1 − cos(β, x)",
-    limit=True,
+    bound=(PARALLEL, "1 − cos(β, x)"),
     rate=_parallel_rate,
 )
 
@@ -220,8 +215,7 @@ def aligned(row: int) -> Statement[Table]:
         says=f"convolutional network, filters of length {LENGTHS[row]}: directions of v_1, v_2 and β, signs included",
         inside=lambda n: n.turns.slack[row] > 0,
         residual=lambda n: _last(n, row).max(axis=1),
-        bound=DIRECTION,
-        unit="distance of unit vectors",
+        bound=(DIRECTION, "distance of unit vectors"),
     )
 
 
@@ -241,8 +235,7 @@ def named(row: int) -> Statement[Table]:
         )[row],
         inside=lambda n: n.turns.slack[row] > 0,
         residual=off,
-        bound=DIRECTION,
-        unit="distance of unit vectors",
+        bound=(DIRECTION, "distance of unit vectors"),
     )
 
 
@@ -270,9 +263,7 @@ def decays(row: int, product: bool) -> Statement[Table]:
         says=f"filters of length {LENGTHS[row]}: the rest of {what} decays like {power}, exponents fitted",
         inside=lambda n: n.turns.slack[row] > 0,
         residual=lambda n: np.abs(exponents(n)[0] - share * np.asarray(n.turns.rate[row])),
-        bound=FITTED,
-        unit="fitted − predicted exponent",
-        limit=True,
+        bound=(FITTED, "fitted − predicted exponent"),
         rate=rate,
     )
 
@@ -282,18 +273,16 @@ LOSS = Statement[Table](
     says="the training loss L(Θ(t)) → 0 from starts with λ > 0; filters of length 1, 2 and 3: log L at the end",
     inside=lambda n: n.turns.slack > 0,
     residual=lambda n: np.where(n.turns.ok, n.turns.log_loss, np.nan),
-    bound=SMALL_LOSS,
+    bound=(SMALL_LOSS, "log L"),
     # A loss of one and more has not fallen.
     late=0.0,
-    unit="log L",
 )
 TIED = Statement[Table](
     source="Corollary 4",
     says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
     "filtered versions, chosen by the start",
     residual=lambda n: np.maximum(n.tie.rest, -np.minimum(n.tie.least, 0.0)),
-    bound=DIRECTION,
-    unit="rest outside of their cone",
+    bound=(DIRECTION, "rest outside of their cone"),
 )
 
 

@@ -61,7 +61,6 @@ TEXTS = {
     "large": Size(Shape(12, 12, 768, 64, 3072), Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
 }
 
-
 # The network of Appendix B itself, on the same digits: 15 million weights, of which two cores see few steps.
 NETWORKS = {
     "quick": Size(VIT_CIFAR, Recipe("adam", 1e-4, 2, 6, 16), (1.0,), 1, 2),

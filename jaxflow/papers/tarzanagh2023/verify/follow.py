@@ -168,8 +168,7 @@ def converges(
         says=says,
         inside=inside or (lambda n: has_program(ends(n))),
         residual=lambda n: distance(ends(n), astray(ends(n))),
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+        bound=(ALIGNED, "1 − corr with W^mm"),
         again=again,
     )
 

@@ -12,7 +12,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Sweep, Table, checksum_key, register
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, register
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES as TOKENS
@@ -43,7 +43,7 @@ STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
 NORMALISED, SHARE = 2_000, 0.01
 
 
-def _runs(scale: str, key: Any, say: Say) -> Table:
+def _runs(scale: str, key: Any) -> Table:
     r"""At each of the angles `CORRELATIONS` (a) a start for each of c choices α, followed by the flow, and by the flow
     from where descent has ended.
 
@@ -51,7 +51,6 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
       point; `misaligned`: 1 − corr with $W^{mm}_\alpha$.
     - Of the `descents` `(a, c)`: its columns; of the choices `(a, c)`: `mu`, μ(α) of (67).
     """
-    say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")
     starts, mus = [], []
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
@@ -68,7 +67,6 @@ def _runs(scale: str, key: Any, say: Say) -> Table:
             for apart in CORRELATIONS:
                 start = jnp.asarray(near(W, noise, apart or mu, radius))
                 starts.append(Instance(given.data, given.head, start, target))
-    say(f"Theorem 7: {STEPS[scale]} steps of descent from each start, and {NORMALISED} normalised ones")
     every_start = stack(starts)
     after, found = descents(every_start, STEPS[scale])
     ends = follow_all([every_start, after])
@@ -131,10 +129,7 @@ def near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.nd
 
 # Locally-optimal choices by enumeration; starts at a given angle from each in a random direction.
 LOCAL_CONVERGENCE = Dataset(
-    "tarzanagh2023",
-    "local-convergence",
-    {"runs": Sweep(_runs, checksum_key("local-convergence"))},
-    where=f"{__name__}:LOCAL_CONVERGENCE",
+    "tarzanagh2023", "local-convergence", {"runs": Sweep(_runs, checksum_key("local-convergence"))}
 )
 
 
@@ -160,15 +155,10 @@ def converges(column: int) -> Statement[Table]:
         says=f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), n = {N}, "
         f"T = {T}, d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
         residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr with W^mm_α of those that converge to it",
+        bound=(ALIGNED, "1 − corr with W^mm_α of those that converge to it"),
         found=in_words,
         beyond=beyond,
     )
 
 
-register(
-    LOCAL_CONVERGENCE,
-    title="Theorem 7",
-    statements=[converges(column) for column in range(len(CORRELATIONS))],
-)
+register(LOCAL_CONVERGENCE, title="Theorem 7", statements=[converges(column) for column in range(len(CORRELATIONS))])

@@ -15,18 +15,11 @@ from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, mapped, register
+from jaxflow.papers.experiment import Dataset, Sweep, Table, checksum_key, mapped, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
-from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    followed,
-    model_of,
-    paths_of,
-    programs,
-    sizes_of,
-    tends,
-)
+from jaxflow.papers.tarzanagh2023.verify.path_limits import followed, model_of, paths_of, programs, sizes_of, tends
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
     SeparatingCone,
     cone_depth,
@@ -181,13 +174,11 @@ def _follow(data: TokenData, head: Any, choice: Array, starts: Any, low: Array, 
 
     # One start a call, each with a cone of its own: their axis is the first of two.
     paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, low))
-    return followed(dataclasses.replace(paths, radii=radii), data, selection)
+    return followed(paths, data, selection)
 
 
-def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
+def _paths(name: str, scale: str, key: Any) -> Table:
     cell, given = CELLS[name], _chosen(name, scale, key)
-    which = "optimal" if cell.optimal else "locally-optimal"
-    say(f"Theorems 9, 10: paths of {given.real} {which} choices of {INSTANCES[scale]} instances, {name}")
     # What is kept of a path outside of the hypotheses means nothing, but must have a size.
     usable = np.where(np.isfinite(given.first) & (given.first > 0), given.first, 1.0)
     grown = GROWTH ** np.arange(LEVELS)
@@ -208,12 +199,7 @@ def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
 KEY = checksum_key("local-paths")
 # ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its choices,
 # in units of $R_0$; in the first one with the flow from the path's point at $R_0$.
-LOCAL_PATHS = Dataset(
-    "tarzanagh2023",
-    "local-paths",
-    {name: Sweep(partial(_paths, name), KEY) for name in CELLS},
-    where=f"{__name__}:LOCAL_PATHS",
-)
+LOCAL_PATHS = Dataset("tarzanagh2023", "local-paths", {name: Sweep(partial(_paths, name), KEY) for name in CELLS})
 
 
 def tend(name: str) -> Statement[Table]:
@@ -228,8 +214,4 @@ def tend(name: str) -> Statement[Table]:
     return tends(source, cell.in_words(), lambda n: getattr(n, name), found)
 
 
-register(
-    LOCAL_PATHS,
-    title="Theorems 9 and 10",
-    statements=[tend(name) for name in CELLS],
-)
+register(LOCAL_PATHS, title="Theorems 9 and 10", statements=[tend(name) for name in CELLS])

@@ -72,10 +72,8 @@ def tends(
         says=says,
         inside=lambda n: paths(n).inside,
         residual=lambda n: end_of(paths(n)),
-        bound=NEAR,
-        unit="distance of unit matrices at the largest R",
+        bound=(NEAR, "distance of unit matrices at the largest R"),
         found=found,
-        limit=True,
         rate=rate,
         # One that does not approach it may have been followed too short, or by another path than the least: it is open,
         # unless it is more than a right angle away.
@@ -92,7 +90,7 @@ def followed(path: RegularizationPath, data: TokenData, selection: Array) -> Tab
     least = path.path
     logits = jax.vmap(lambda model: model.logits(data))(least)
     own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
-    balance = jnp.zeros(path.radii.size)
+    balance = jnp.zeros(logits.shape[0])
     if isinstance(least, FactoredAttention):
         grams = [jnp.swapaxes(factor, 1, 2) @ factor for factor in (least.K, least.Q)]
         balance = jnp.sqrt(jnp.sum((grams[0] - grams[1]) ** 2, axis=(1, 2)))

@@ -18,7 +18,7 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, PositionHeads, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, checksum_key, keys_of, mapped, register
+from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import (
     Tokens,
     attention,
@@ -77,11 +77,10 @@ def cell_of(numbers: Table, number: int) -> Table:
     return numbers.factored.at(0) if CELLS[number].factored else numbers.combined.at(COMBINED.index(number))
 
 
-def _compute(factored: bool, scale: str, key: Any, say: Say) -> Table:
+def _compute(factored: bool, scale: str, key: Any) -> Table:
     trials, found = (FACTORED if factored else TRIALS)[scale], []
     for number, cell in enumerate(CELLS):
         if cell.factored == factored:
-            say(f"§7: {trials} instances, {cell.name}, trained {'(K, Q)' if factored else 'W'}")
             calls = keys_of(key, number, trials).reshape(-1, min(WIDTH, trials))
             found.append(joined(_limits(factored, some, *_kind(cell)) for some in calls))
     return stacked(found)
@@ -133,7 +132,6 @@ SEQUENCES = Dataset(
         "combined": Sweep(partial(_compute, False), KEY),
         "factored": Sweep(partial(_compute, True), KEY),
     },
-    where=f"{__name__}:SEQUENCES",
 )
 
 
@@ -174,8 +172,10 @@ def solves(number: int) -> Statement[Table]:
         f"of {CERTIFIED:g}, solves (SAtt-SVM) in the {norm} norm of the tokens it selects",
         inside=inside,
         residual=residual,
-        bound=CERTIFIED if factored else ALIGNED,
-        unit="norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
+        bound=(
+            CERTIFIED if factored else ALIGNED,
+            "norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
+        ),
         certified="the multipliers of the flow or of the program against the flow's own norm at margin one",
         again=None if factored else Again(FLOWS, again, LEFT),
     )
@@ -187,7 +187,6 @@ register(
     statements=[solves(number) for number in range(len(CELLS))],
 )
 
-
 # Small enough for paths from every choice of tokens; (SAtt-SVM) is feasible in most of them.
 PATHS = ((1, 2, 3, 2), (2, 2, 2, 3), (1, 3, 3, 3))
 CONES = ((1, 2, 3, 4), (2, 2, 3, 4), (2, 3, 3, 6))
@@ -197,7 +196,6 @@ INSTANCES = {"quick": 6, "paper": 12, "large": 256}
 CHOICE_TRIALS = {"quick": 3, "paper": 20, "large": 300}
 # Bounds R = 4^k, far beyond the norms of the programs: there distances fall like 1/R.
 LEVELS = 11
-
 
 # n sequences of T tokens with K outputs each, in dimension d: n, K, T, d.
 Shape = tuple[int, int, int, int]
@@ -220,11 +218,10 @@ def _key_of(seed: int, cell: PathCell) -> Array:
     return jax.random.split(jax.random.split(PATH_KEY(seed))[0], len(PATHS))[PATHS.index(cell[0])]
 
 
-def _choices(scale: str, key: Any, say: Say) -> Table:
+def _choices(scale: str, key: Any) -> Table:
     keys = jax.random.split(jax.random.split(key)[1], len(CONES))
     parts = []
-    for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
-        say(f"Lemma 16: all choices of {CHOICE_TRIALS[scale]} instances, {in_words(shape)}")
+    for size, own in enumerate(keys):
         parts += [choices_of(size, one, trial) for trial, one in enumerate(jax.random.split(own, CHOICE_TRIALS[scale]))]
     return joined(parts)
 
@@ -315,7 +312,6 @@ SEQUENCE_PATHS = Dataset(
         "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
         "choices": Sweep(_choices, PATH_KEY),
     },
-    where=f"{__name__}:SEQUENCE_PATHS",
 )
 
 

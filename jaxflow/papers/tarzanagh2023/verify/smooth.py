@@ -11,7 +11,7 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
@@ -33,9 +33,8 @@ RESOLVED = 1e-6
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
 
 
-def compute(scale: str, key: Any, say: Say) -> Table:
+def compute(scale: str, key: Any) -> Table:
     """Both losses (l), at random data."""
-    say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
     return stacked(_pairs(name, keys_of(key, number, TRIALS[scale])) for number, name in enumerate(LOSSES))
 
 
@@ -99,12 +98,7 @@ def _pairs(name: str, key: Array) -> Table:
 
 
 # `pairs`: of every loss.
-SMOOTHNESS = Dataset(
-    "tarzanagh2023",
-    "smoothness",
-    {"pairs": Sweep(compute, checksum_key("smoothness"))},
-    where=f"{__name__}:SMOOTHNESS",
-)
+SMOOTHNESS = Dataset("tarzanagh2023", "smoothness", {"pairs": Sweep(compute, checksum_key("smoothness"))})
 
 
 def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]:
@@ -135,8 +129,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         source="Lemma 4",
         says=f"{says}; logistic and correlation loss",
         residual=ratios,
-        bound=1.0,
-        unit="ratio; at most 1",
+        bound=(1.0, "ratio; at most 1"),
         again=None if part == "W" or corrected else Again("a gradient in NumPy", again, RESOLVED),
     )
 
@@ -146,10 +139,8 @@ DESCENT = Statement[Table](
     says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
     # What is lost in rounding is undecided.
     residual=lambda n: n.pairs.descent.max(axis=-1),
-    bound=RESOLVED,
-    unit="1 + 2ΔL/(η‖∇L‖²); at most 0",
+    bound=(RESOLVED, "1 + 2ΔL/(η‖∇L‖²); at most 0"),
 )
-
 
 register(
     SMOOTHNESS,
