@@ -16,11 +16,8 @@ from tests.papers.recorded import entry_of, letters
 SMALL = pr.Shape(layers=1, heads=2, width=4, head=2, mlp=4)
 
 
-def test_stable_rank_and_spectrum():
-    matrix = jnp.diag(jnp.array([2.0, 1.0, 0.0]))
-    assert pr.stable_rank(matrix) == pytest.approx(1.25) and jnp.allclose(
-        pr.normalised_spectrum(matrix), jnp.array([1.0, 0.5, 0.0])
-    )
+def test_stable_rank():
+    assert pr.stable_rank(jnp.diag(jnp.array([2.0, 1.0, 0.0]))) == pytest.approx(1.25)
     assert pr.stable_rank(jnp.zeros((2, 2))) == 0.0
 
 

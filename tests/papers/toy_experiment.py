@@ -82,8 +82,7 @@ BELOW = Statement[Table](
     says="Numbers are below two.",
     inside=lambda n: np.asarray(n.draws.value > -1.0),
     residual=lambda n: np.where(n.draws.ok, n.draws.value, np.nan),
-    bound=2.0,
-    unit="the number",
+    bound=(2.0, "the number"),
     found=lambda n, known: f"{int(known.sum())} drawn",
 )
 

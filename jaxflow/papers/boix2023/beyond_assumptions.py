@@ -104,7 +104,6 @@ def adam_products(risk: Any, model: Any) -> Any:
     return jax.lax.scan(step, (weights, optimizer.init(weights)), None, length=STEPS)[1]
 
 
-# `tails` `(1, b)`: the flow of the logistic loss; `adam` `(1, b)`: Adam on the squared loss, same data.
 ORDERS = Dataset(
     "boix2023",
     "outside",

@@ -25,7 +25,6 @@ def draw(scale: str, key: Any) -> Table:
     return Table(exponent=np.asarray(exponent), conserved=np.log(np.abs(u**2 - v**2)))
 
 
-# `points` `(m,)`.
 LOG_SCALE = Dataset("boix2023", "log-scale", {"points": Sweep(draw)})
 
 

@@ -89,7 +89,6 @@ def compute(key: Any, what: tuple[Size, tuple[int, ...]]) -> Table:
     return Table(scales=np.asarray(size.scales), ranks=np.asarray(ranks), steps=np.asarray(steps[0]), **split)
 
 
-# `runs` `(1, 1)`: all of them.
 LORA = Dataset(
     "boix2023",
     "lora",

@@ -150,7 +150,6 @@ def _at(task: Task, path: ProductPath, time: float) -> Any:
     return model.with_weights(new)
 
 
-# `noise` `(2, 1)`: of each of `NOISES`, on the task of figure 2.
 NOISE = Dataset(
     "boix2023",
     "noise",

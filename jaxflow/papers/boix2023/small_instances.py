@@ -155,7 +155,6 @@ def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
     return float(jnp.max(jnp.abs(after / before - 1.0)))
 
 
-# `flows` `(2, b)`: of each of `FAMILIES`.
 FLOWS = Dataset(
     "boix2023", "stages", {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")}
 )

@@ -140,7 +140,6 @@ def together(flows: Table) -> np.ndarray:
     return np.where(same & apart, 0.0, np.where(same & one, 1.0, np.nan))
 
 
-# `algorithm` `(1, b)`; `flows` `(1, f)`: on the first of the same instances.
 SUPPORTS = Dataset(
     "boix2023",
     "supports",

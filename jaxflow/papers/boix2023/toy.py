@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from jaxflow._core import checked
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
-from jaxflow.papers.boix2023.assumptions import stage_assumptions
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products, stage_solver
 from jaxflow.papers.experiment import Dataset, Part, Table
 from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
-from jaxflow.theory import Stages
+from jaxflow.theory import StageResult, Stages
 
 # The scales of the paper, and two that no floating-point weight could have.
 PAPER = tuple(math.log(alpha) for alpha in (0.1, 0.01, 1e-4, 1e-8, 1e-16, 1e-32))
@@ -106,10 +107,31 @@ def predict(key: Any, size: Size) -> Table:
         next=kept(np.asarray(stages.times)[1:], np.inf),
         coordinates=kept(stages.coordinates, -1).astype(int),
         **{name: kept(getattr(stages, name), np.nan) for name in OF_PLATEAUS},
-        slacks=np.asarray([float(clause.slack) for clause in stage_assumptions(stages, task.student)]),
+        slacks=np.asarray(stage_slacks(stages, task.student)),
         initial_loss=np.asarray(stages.initial_loss),
         until=np.asarray(task.until),
     )
+
+
+@checked()
+def stage_slacks(stages: Stages, model: HadamardNetwork) -> tuple[Array, ...]:
+    r"""Slacks of Assumptions 4.3 (all three clauses) and 4.4 over the stages that were learned, positive where they
+    hold.
+
+    They are: $|u_i(0)|\ne|v_i(0)|$ for all i; the smallest waiting time has no equal; $g_i\ne0$ where a coordinate has
+    left; stationary points are strict minima on their support. Assumption 2.1 (smooth loss, bounded data) is met by
+    every finite sample and every loss here whose derivative is continuous.
+
+    **Arguments:** `stages` of `model`, whose weights at the start are looked at.
+    """
+    logs = model.log_weights
+    # (u - v)/(u + v) or its inverse, whichever is smaller: zero where |u| = |v|.
+    balance = jnp.min(jnp.exp(-jnp.abs(logs.log_sum - logs.log_difference)))
+    learned = stages.results == StageResult.learned
+    tied = jnp.any(stages.results == StageResult.degenerate)
+    gap = jnp.where(tied, 0.0, jnp.min(jnp.where(learned, stages.gaps, jnp.inf)))
+    rest = (jnp.min(jnp.where(learned, one, jnp.inf)) for one in (stages.leaving, stages.curvatures))
+    return balance, gap, *rest
 
 
 def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPath:
@@ -198,7 +220,6 @@ def middle_of(predicted: Table, k: int) -> float:
     return 0.5 * float(predicted.times[k] + end)
 
 
-# `stages` `(1, 1)`, `paths` `(a, 1)` from every α, on one task.
 TOY = Dataset(
     "boix2023",
     "toy",

@@ -73,7 +73,6 @@ def _stages(risk: Any, model: Any) -> Any:
     return incremental_learning(risk, model, max_stages=P)
 
 
-# `runs` `(1, b)`.
 ORDER = Dataset("results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")})
 
 

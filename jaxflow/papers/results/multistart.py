@@ -86,7 +86,6 @@ def kkt_residual(rows: np.ndarray, W: np.ndarray) -> tuple[float, float]:
     return float(np.sum(sizes)), float(nnls(np.stack(columns, axis=1), aim)[1] / np.linalg.norm(aim))
 
 
-# `starts` `(cells, b, starts)`: of every shape (m, n, T, d).
 MULTISTART = Dataset(
     "results",
     "multistart",

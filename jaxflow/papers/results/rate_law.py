@@ -106,7 +106,6 @@ def follow(key: Any, name: str) -> Table:
     )
 
 
-# `flows` `(4, b)`: of each of `FAMILIES`.
 RATES = Dataset("results", "rates", {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")})
 
 

@@ -252,7 +252,6 @@ def follow_on(key: Any, setting: Setting) -> Table:
 
 FLOWS = {f"omega_0={omega:g}": setting(*SHAPE, 1.1, omega, margin=MARGIN, both=True) for omega in OMEGAS}
 
-# `flows` `(3, b)`: from each of `OMEGAS`; `continued` `(1, b)`: the same instances from the first.
 DIAGONAL = Dataset(
     "sheen2024",
     "diagonal-flows",

@@ -88,7 +88,6 @@ def follow(key: Any, kind: str) -> Table:
     )
 
 
-# `limits` `(3, b)`: of each of `KINDS`, on the same data sets.
 LIMITS = Dataset("sheen2024", "limits", {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)})
 
 

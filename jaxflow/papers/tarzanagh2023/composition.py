@@ -144,7 +144,6 @@ def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell[1])
 
 
-# Instances for every d, and the flows of the first of them.
 COMPOSITION = Dataset(
     "tarzanagh2023",
     "composition",

@@ -18,10 +18,9 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, common_rate, fit, register, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
-from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data

@@ -75,7 +75,6 @@ def _flows(scale: str) -> dict[str, Setting]:
     return {f"L={depth}": (depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
 
 
-# `curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data.
 SWEEP = Dataset(
     "yun2021",
     "alpha-sweep",

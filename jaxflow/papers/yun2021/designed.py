@@ -57,7 +57,6 @@ def cosine_transform(d: int) -> Any:
     return rows.at[0].divide(jnp.sqrt(2.0))
 
 
-# `limits` `(2, b)`: of each of `NETWORKS`, on the same data.
 DESIGNED = Dataset(
     "yun2021",
     "designed-transform",

@@ -53,7 +53,6 @@ def follow(key: Any, depth: int) -> Table:
     return Table(error=distance(*beta), ok=good(layers.result) & good(dual.result), least=smallest)
 
 
-# `pairs` `(2, b)`: of each of `DEPTHS`, on the same data.
 DUAL_FORM = Dataset(
     "yun2021",
     "dual-form",

@@ -67,7 +67,6 @@ def orthogonal_layers(key: Any, d: int, depth: int) -> list[Any]:
     return [*(size * layer for size, layer in zip(sizes, drawn, strict=True)), LENGTH * last / jnp.linalg.norm(last)]
 
 
-# `approaches` `(6, b)`: from each of `STARTS`, on the same data.
 CONNECTED = Dataset(
     "yun2021",
     "connected",

@@ -134,7 +134,6 @@ def _approach(saved: Any, beta: Any) -> Any:
     return jnp.sum(x * y) / jnp.sum(x**2)
 
 
-# `limits` `(8, b)`: of each of `KINDS`, on the same data.
 LIMITS = Dataset(
     "yun2021",
     "directions",

@@ -109,8 +109,6 @@ def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> 
     return Table(error=distance(end.beta, beta), printed=jnp.asarray(printed), ok=end.ok & closed.converged)
 
 
-# `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `transformed` `(3, b)`: of each of `TRANSFORMS`;
-# `small`, `even`, `sensing` `(1, b)`.
 POINTS = Dataset(
     "yun2021",
     "points",
@@ -224,7 +222,6 @@ def follow(key: Any, depth: int) -> Table:
     return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan))
 
 
-# `limits` `(1, b)`.
 ENSEMBLE = Dataset("yun2021", "ensemble", {"limits": Part(follow, {"L=2": 2}, MANY, block=250)})
 
 LIMIT_POINT = Statement[Table](

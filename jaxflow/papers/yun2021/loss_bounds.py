@@ -165,7 +165,6 @@ def _losses(risk: Any, start: Any, times: Any) -> tuple[Any, Any]:
     return jax.vmap(risk)(path.points.model), good(path.result)
 
 
-# `separable`, `datum` and `stuck` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`.
 BOUNDS = Dataset(
     "yun2021",
     "bounds",

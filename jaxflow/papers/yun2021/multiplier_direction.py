@@ -65,7 +65,6 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     return Table(drift=0.5 * jnp.sum((pushes - last[None]) ** 2, axis=1), sizes=sizes, ok=good(path.result))
 
 
-# `paths` `(4, b)`: of each of `NAMES`, on the same data sets.
 PUSHES = Dataset(
     "yun2021",
     "push",

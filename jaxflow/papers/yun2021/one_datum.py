@@ -142,7 +142,6 @@ def tie(key: Any, setting: None) -> Table:
     return Table(rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
 
 
-# `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.
 ONE_DATUM = Dataset(
     "yun2021",
     "single",

@@ -14,10 +14,9 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.experiment import Dataset, Sweep, Table, checksum_key, mapped, numpy_generator, register
+from jaxflow.papers.experiment import Dataset, Rate, Sweep, Table, checksum_key, fit, mapped, numpy_generator, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, margins_of, masks, programs_of
-from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}

@@ -13,8 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
-from jaxflow.papers.experiment import Dataset, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, equal_scores, masks, unit_tokens
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 from jaxflow.risk import EmpiricalRisk

@@ -15,8 +15,7 @@ from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.experiment import Dataset, Sweep, Table, checksum_key, mapped, register
-from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, mapped, register
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
 from jaxflow.papers.tarzanagh2023.verify.path_limits import followed, model_of, paths_of, programs, sizes_of, tends

@@ -97,7 +97,6 @@ def _pairs(name: str, key: Array) -> Table:
     return Table(W=ratio / constant, descent=descent, **jax.vmap(at)(jnp.asarray(SIZES)).named)
 
 
-# `pairs`: of every loss.
 SMOOTHNESS = Dataset("tarzanagh2023", "smoothness", {"pairs": Sweep(compute, checksum_key("smoothness"))})
 
 
