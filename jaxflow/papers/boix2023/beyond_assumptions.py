@@ -47,7 +47,7 @@ def draw(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
 def follow_tail(key: Any, setting: None) -> Table:
     """The flow of the logistic loss."""
     risk, model = draw(key, Logistic())
-    stages, count = _first_stages(risk, model)
+    stages, count = first_stages(risk, model)
     passed = np.full((len(LOG_ALPHAS), P), np.nan)
     for row, log_alpha in enumerate(LOG_ALPHAS if count else ()):
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(1.02 * stages.times[count - 1]))
@@ -60,7 +60,7 @@ def follow_tail(key: Any, setting: None) -> Table:
 def follow_adam(key: Any, setting: None) -> Table:
     """Adam from weights of 1e-8."""
     risk, model = draw(key, Squared())
-    stages, count = _first_stages(risk, model)
+    stages, count = first_stages(risk, model)
     learned = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
     passed = np.full((1, P), np.nan)
     for k in range(count):
@@ -72,7 +72,7 @@ def follow_adam(key: Any, setting: None) -> Table:
     return _learned(stages, count, passed)
 
 
-def _first_stages(risk: Any, model: Any) -> tuple[Any, int]:
+def first_stages(risk: Any, model: Any) -> tuple[Any, int]:
     """The stages, and how many of the first ones have coordinates of their own."""
     stages = jax.tree.map(np.asarray, jax.device_get(algorithm_1(risk, model, max_stages=P)))
     coordinates = stages.coordinates[: int(stages.count)].tolist()

@@ -17,8 +17,7 @@ from jaxflow.losses import Logistic
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, look_of_errors, of, share_and_error
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
-from jaxflow.papers.independent import margin_rows, tokens_of
-from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_logistic_slope
+from jaxflow.papers.independent import flow, given_and_start, margin_rows, tokens_of
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -167,9 +166,9 @@ def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     chosen = ends.tokens[own] // T ** np.arange(n) % T
 
     def value(model: Any) -> float:
-        given, begin = arrays_of(data, model)
-        found = flow("factored", given, begin, np.array([LOG_TIME]), log_logistic_slope)
-        return np.nan if found is None else _value_again(margin_rows(given, chosen), *found[-1])
+        given, begin = given_and_start(data, model)
+        (end,) = flow(given, begin, LOG_TIME, kind="factored")
+        return _value_again(margin_rows(given, chosen), *end)
 
     return value(models[own]) / value(models[best]) - 1.0
 

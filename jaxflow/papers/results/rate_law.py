@@ -21,8 +21,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress, of
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, median, register
-from jaxflow.papers.independent import margin_rows
-from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
+from jaxflow.papers.independent import flow, given_and_start, margin_rows, product
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.rates import bend, observed_exponent
 from jaxflow.papers.verdicts import Rate, common_rate, fit
@@ -149,10 +148,10 @@ def exponent_again(name: str, data: Any, model: Any) -> tuple[float, float]:
     """The exponent over the same times, and κ: by LSODA, NumPy and CVXPY; NaN where one of them fails."""
     import cvxpy
 
-    given, begin = arrays_of(data, model)
+    given, begin = given_and_start(data, model)
     ends = LOG_TIMES[FIRST:]
-    found = flow(name, given, begin, ends, log_exponential_slope)
-    if found is None:
+    found = flow(given, begin, *ends, kind=name, loss="exponential")
+    if np.isnan(found).any():
         return np.nan, np.nan
     weights = np.stack([product(name, parts) for parts in found])
     if name == "convolutional":

@@ -14,7 +14,7 @@ from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
-from jaxflow.papers.independent import best_rows, descent_direction, exponential_slope, flow_to, separable, tokens_of
+from jaxflow.papers.independent import best_rows, flow, separable, tokens_of
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
@@ -153,13 +153,8 @@ def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("limits", at[0])
     data, head = draw_data(key)
     given = tokens_of(data, head)
-
-    def velocity(factors: np.ndarray) -> np.ndarray:
-        down = np.diagonal(descent_direction(given, np.diag(factors[0] * factors[1]), exponential_slope))
-        return down * factors[::-1]
-
     start = np.stack([np.full(SHAPE[2], 0.1 * np.sqrt(2.0)), np.zeros(SHAPE[2])])
-    early, late = (np.prod(factors, axis=0) for factors in flow_to(velocity, start, 10.0, 20.0))
+    early, late = np.prod(flow(given, start, 10.0, 20.0, kind="diagonal", loss="exponential"), axis=1)
     moved = np.linalg.norm(late - early) / np.linalg.norm(late)
     return float(moved <= APART and not separable(np.diagonal(best_rows(given), axis1=1, axis2=2)))
 

@@ -208,7 +208,6 @@ def _enough(way: str) -> Statement[Table]:
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
         late=1.0,
         # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
-        limit=way == "flow",
         rate=rate if way == "flow" else None,
     )
 

@@ -132,7 +132,6 @@ def small_scale(row: int) -> Statement[Table]:
         says=f"part 2, L = {depth}, {WHERE[scheme]}: as α → 0, β tends to the minimum l2-norm solution",
         residual=residual,
         bound=(ROUNDING, "error at any α" if exact else "growth of the error from one α to a smaller one"),
-        limit=not exact,
         rate=None if exact else rate,
     )
 

@@ -18,7 +18,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, Table, checksum_key, keys_of, mapped, register
-from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
+from jaxflow.papers.independent import flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
@@ -152,7 +152,7 @@ def _flow_residual(numbers: Table) -> np.ndarray:
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     case, given = numbers.explicit, explicit_instance()
     tokens = tokens_of(given.data, given.head)
-    (W,) = flow_to(partial(descent_direction, tokens), np.zeros((2, 2)), float(np.log(case.steps * case.rate)))
+    ((W,),) = flow(tokens, np.zeros((1, 2, 2)), float(np.log1p(case.steps * case.rate)))
     aim = least_norm(margin_rows(tokens, np.argmax(np.asarray(given.target), axis=1)))
     return np.nan if aim is None else misaligned(W, aim)
 

@@ -22,8 +22,7 @@ from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, 
 from jaxflow.papers.independent import (
     Tokens,
     attention,
-    descent_direction,
-    flow_to,
+    flow,
     least_norm,
     margin_rows,
     misaligned,
@@ -160,7 +159,7 @@ def solves(number: int) -> Statement[Table]:
         key = keys_of(draw.key("combined"), number, TRIALS[draw.scale])[at[0]]
         data, model, v = _draw(False, key, *_kind(CELLS[number]))
         tokens = tokens_of(data, v)
-        middle, end = flow_to(lambda W: descent_direction(tokens, W), np.asarray(model.W), 0.5 * FAR_OUT, FAR_OUT)
+        (middle,), (end,) = flow(tokens, np.asarray(model.W)[None], 0.5 * FAR_OUT, FAR_OUT)
         aim = least_norm(margin_rows(tokens, np.argmax(attention(tokens, end), axis=1)))
         apart = np.nan if aim is None or np.isnan(end).any() else misaligned(end - middle, aim)
         return 0.0 if apart <= LEFT else apart

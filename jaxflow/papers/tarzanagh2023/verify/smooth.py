@@ -12,7 +12,7 @@ from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
+from jaxflow.papers.independent import descent_direction, tokens_of
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
@@ -111,13 +111,13 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         loss, trial, size = at
         key = keys_of(draw.key("pairs"), loss, TRIALS[draw.scale])[trial]
         data, head = random_tokens(jax.random.split(key, 6)[0], N, T, D)
-        given, slope = tokens_of(data, head), (logistic_slope, linear_slope)[loss]
+        given, name = tokens_of(data, head), list(LOSSES)[loss]
         fixed, *moves = (np.asarray(x) for x in _factors(key, SIZES[size]))
         # ∇_K L = ∇L(K Qᵀ) Q, ∇_Q L = ∇L(K Qᵀ)ᵀ K.
         if part == "K":
-            pulls = [descent_direction(given, K @ fixed.T, slope) @ fixed for K in moves]
+            pulls = [descent_direction(given, K @ fixed.T, name) @ fixed for K in moves]
         else:
-            pulls = [descent_direction(given, fixed @ Q.T, slope).T @ fixed for Q in moves]
+            pulls = [descent_direction(given, fixed @ Q.T, name).T @ fixed for Q in moves]
         change = np.linalg.norm(pulls[1] - pulls[0]) / np.linalg.norm(moves[1] - moves[0])
         _, M0, M1 = list(LOSSES.values())[loss]
         v, sizes = np.linalg.norm(head), np.linalg.svd(given.tokens, compute_uv=False)[:, 0]
