@@ -131,9 +131,7 @@ class Near(AbstractStop):
         return jnp.max(jnp.abs(model.attention(data)[0] - self.target)) <= self.distance
 
 
-def mixture_solver(
-    longest: float | None = None,
-) -> tuple[diffrax.AbstractSolver, diffrax.AbstractStepSizeController]:
+def mixture_solver(longest: float | None = None) -> tuple[diffrax.AbstractSolver, diffrax.AbstractStepSizeController]:
     """Implicit steps to a hundred-thousandth of the path, at most `longest`: what is asked of is its end."""
     controller = diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4, dtmax=longest)
     return diffrax.Kvaerno5(root_finder=ByIncrements(rtol=1e-6, atol=1e-8)), controller

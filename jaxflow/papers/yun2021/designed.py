@@ -43,11 +43,7 @@ def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), model, throw=False)
     # T is orthonormal: T^{-⊤} = T.
     components = T @ limit.flow_direction
-    return Table(
-        components=components,
-        teacher=teacher,
-        outcome=limit.outcome.value,
-    )
+    return Table(components=components, teacher=teacher, outcome=limit.outcome.value)
 
 
 def cosine_transform(d: int) -> Any:

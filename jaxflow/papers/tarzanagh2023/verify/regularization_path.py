@@ -131,8 +131,6 @@ def regularization_path(
     *,
     reference: Bool[Array, "n ..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None = None,
-    tolerance: float = 1e-9,
-    max_steps: int = 60,
 ) -> RegularizationPath:
     r"""Minimises the risk over balls of the trained parameters, by continuation in the radius from several starts.
 
@@ -159,7 +157,6 @@ def regularization_path(
     - `reference`: α, Booleans in the shape of the logits.
     - `constraint`: slacks of a model `(c,)`, positive inside (`SeparatingCone`), kept so by a logarithmic
       barrier of weight 1e-3 in log L; they should not change with the model's norm. Starts must be inside.
-    - `tolerance`: relative gradient at which a search stops; `max_steps`: Newton steps for each radius.
 
     **Returns:** a `RegularizationPath`.
     """
@@ -167,7 +164,7 @@ def regularization_path(
     static = eqx.filter(starts[0], eqx.is_array, inverse=True)
 
     def one(arrays: Any) -> tuple[Any, ...]:
-        return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint, tolerance, max_steps)
+        return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint)
 
     found, values, status = jax.vmap(one)(stacked)
     objective = jnp.where(jnp.isfinite(values), values, jnp.inf)
@@ -180,8 +177,6 @@ def _follow(
     radii: Float[Array, " m"],
     reference: Bool[Array, "..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None,
-    tolerance: float,
-    max_steps: int,
 ) -> tuple[Any, Float[Array, " m"], Array]:
     """Of one start: models (arrays alone), objectives and statuses, each with the radii first."""
     params, frozen = eqx.partition(model, risk.filter(model))
@@ -203,9 +198,7 @@ def _follow(
         aside = u + ASIDE * first
         aside = aside / tree_norm(aside)
         aside = jnp.where(jnp.isfinite(objective(radius * aside)), aside, u)
-        both = jax.vmap(
-            lambda v: minimize_on_sphere(lambda w: objective(radius * w), v, tolerance=tolerance, max_steps=max_steps)
-        )(jnp.stack([aside, first]))
+        both = jax.vmap(lambda v: minimize_on_sphere(lambda w: objective(radius * w), v))(jnp.stack([aside, first]))
         lower = jnp.argmin(jnp.where(jnp.isfinite(both.value), both.value, jnp.inf))
         found = jax.tree.map(lambda x: x[lower], both)
         return found.point, (eqx.filter(at(radius * found.point), eqx.is_array), found.value, _status(found))

@@ -19,15 +19,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, PositionHeads, token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
-from jaxflow.papers.independent import (
-    Tokens,
-    attention,
-    flow,
-    least_norm,
-    margin_rows,
-    misaligned,
-    tokens_of,
-)
+from jaxflow.papers.independent import Tokens, attention, flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table, joined, stacked
 from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, SUPPORT, in_cone, local
