@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.boix2023.toy import PAPER, PARTS, SEPARATED, TIME, TOY, entries, toy
-from jaxflow.papers.drawing import dress, kept_axes
+from jaxflow.papers.drawing import dress, new_panels
 from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, fit, register
-from jaxflow.plots import COLORS, new_figure, new_grid
+from jaxflow.plots import COLORS, new_figure
 
 # Panel (b) shows the smallest scale of the paper.
 SHOWN = PAPER[-1]
@@ -282,16 +282,11 @@ def draw_part(numbers: Table, part: str) -> Any:
     """One panel for each α with the entries of `KQ` or `VO`."""
     seen = toy(numbers)
     rows = len(seen.log_alphas)
-    columns = min(4, rows)
-    height = -(-rows // columns)
-    figure, grid = new_grid(height, columns, width=3.4 * columns, height=2.9 * height)
-    axes = kept_axes(grid, rows)
+    figure, axes = new_panels(rows, 4, 3.4, 2.9, rf"entries of ${PARTS[part][1]}$")
     for row, axis in enumerate(axes):
         _draw_entries(axis, numbers, row, (part,), legend=row == 0)
         dress(axis, rf"$\alpha={_symbol(seen.log_alphas[row])}$")
-    for axis in grid[:, 0]:
-        axis.set_ylabel(rf"entries of ${PARTS[part][1]}$", fontsize=9)
-    for axis in axes[max(0, rows - columns) :]:
+    for axis in axes[-4:]:
         axis.set_xlabel(TIME)
     return figure
 
