@@ -10,13 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import (
-    ProductPath,
-    algorithm_1,
-    follow_products,
-    stage_controller,
-    stage_solver,
-)
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Rate, Statement, Table, common_rate, register
 from jaxflow.risk import EmpiricalRisk
@@ -114,9 +108,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     coordinates, exponents = (np.asarray(x)[:count] for x in (stages.coordinates, stages.exponents))
     stage = Table(coordinates=coordinates, times=times, products=products, exponents=exponents)
     for step, log_alpha in enumerate(LOG_ALPHAS):
-        start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
-        controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
-        path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
+        path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(ends[-1]), tolerance=TOLERANCE)
         if path.times[-1] < ends[-1] * (1 - 1e-12):
             return nothing.replace(inside=inside, ok=False)
         for k in range(count):

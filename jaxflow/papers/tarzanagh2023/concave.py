@@ -17,13 +17,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import checked, good, positive_or_one
 from jaxflow.data import TokenData
-from jaxflow.flow import ArcLength, LogTime, integrate
+from jaxflow.flow import ArcLength, LogTime
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Correlation
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, ConcaveHead
 from jaxflow.papers.experiment import Mask, Part, Statement, Sweep, Table, mapped, stacked
-from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
+from jaxflow.papers.tarzanagh2023.mixture import Near, follow_mixture
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 
@@ -181,50 +181,18 @@ def flow_end(instance: Table) -> Table:
     """
     risk, model = problem(instance)
     exact = target(scores_of(instance), instance.lam)
-    solver, controller = mixture_solver(0.5)
-    path = integrate(
-        risk,
-        model,
-        clock=LogTime(),
-        until=REACH,
-        save_at=jnp.asarray([REACH - 2 * STRETCH, REACH - STRETCH, REACH]),
-        coordinates=Mixture(exact > 0),
-        solver=solver,
-        controller=controller,
-        max_steps=400,
-        throw=False,
-    )
+    saves = jnp.asarray([REACH - 2 * STRETCH, REACH - STRETCH, REACH])
+    path = follow_mixture(risk, model, exact > 0, 0.5, clock=LogTime(), until=REACH, save_at=saves, max_steps=400)
     way = path.points.model.W
     first = path.final.model
     early = first.attention(risk.data)[0]
     # Steps that stall did so at an explosion: the second part takes over where they stand.
     there = jnp.asarray(good(path.result)) & (jnp.max(jnp.abs(early - exact)) <= NEAR)
-    solver, controller = mixture_solver()
-    rest = integrate(
-        risk,
-        first,
-        clock=ArcLength(),
-        until=FARTHEST,
-        coordinates=Mixture(exact > 0),
-        stop=Near(exact, CLOSE),
-        solver=solver,
-        controller=controller,
-        max_steps=1000,
-        throw=False,
-    )
-    solver, controller = mixture_solver(0.5)
-    last = integrate(
-        risk,
-        rest.final.model,
-        clock=LogTime(),
-        # No time at all where the first part was enough.
-        until=jnp.where(there, -REACH, REACH),
-        coordinates=Mixture(exact > 0),
-        solver=solver,
-        controller=controller,
-        max_steps=400,
-        throw=False,
-    )
+    how: Any = {"clock": ArcLength(), "until": FARTHEST, "stop": Near(exact, CLOSE), "max_steps": 1000}
+    rest = follow_mixture(risk, first, exact > 0, **how)
+    # No time at all where the first part was enough.
+    until = jnp.where(there, -REACH, REACH)
+    last = follow_mixture(risk, rest.final.model, exact > 0, 0.5, clock=LogTime(), until=until, max_steps=400)
     late = last.final.model
     attention = jnp.where(there, early, late.attention(risk.data)[0])
     return Table(
