@@ -191,12 +191,10 @@ class Dataset:
             if crowded():
                 release_programs()
             try:
-                if isinstance(part, Part):
-                    found[name] = self._studied(name, part, target, scale, seed, say, executor, progress)
-                elif isinstance(part, Studies):
-                    found[name] = self._ran(part, target, scale, seed, say, executor, progress)
-                else:
+                if isinstance(part, Sweep):
                     found[name] = self._swept(name, part, target, scale, seed, say)
+                else:
+                    found[name] = self._studied(name, target, scale, seed, say, executor, progress)
             except (OtherStudy, TwoResults) as error:
                 raise OtherNumbers(f"{error}. Here: --overwrite begins again, --out names another folder") from error
             say(f"{self.name}, {name}: {time.monotonic() - started:.0f} s")
@@ -231,6 +229,13 @@ class Dataset:
         block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
 
+    def studies(self, name: str, scale: str, seed: int) -> Mapping[str, Study]:
+        """Those of a part by name: the one of a `Part`, none of a `Sweep`."""
+        part = self.parts[name]
+        if isinstance(part, Studies):
+            return part.studies(scale, seed)
+        return {} if isinstance(part, Sweep) else {name: self.study(name, scale, seed)}
+
     def key(self, name: str, seed: int) -> Any:
         """What a `Sweep` draws from."""
         part = self.parts[name]
@@ -247,26 +252,19 @@ class Dataset:
         return self._folder(folder, scale, seed) / "attempts"
 
     def _studied(
-        self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
-    ) -> dict[str, np.ndarray]:
-        say(f"{self.name}, {name}: {part.count(scale)} instances for each of {len(part.settings(scale))}")
-        store = target.with_suffix(".zarr")
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with self.study(name, scale, seed).run(store, executor, progress) as results:
-            # An outcome that the part has not given itself is the study's, and no number of the experiment.
-            meanings = results["outcome"].attrs["flag_meanings"].split()
-            added = {"outcome"} if Computed.computed.name in meanings else set()
-            return {str(name): column.values for name, column in results.data_vars.items() if name not in added}
-
-    def _ran(
-        self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
+        self, name: str, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
     ) -> dict[str, np.ndarray]:
         tables: list[dict[str, np.ndarray]] = []
-        target.mkdir(parents=True, exist_ok=True)
-        for label, study in part.studies(scale, seed).items():
+        for label, study in self.studies(name, scale, seed).items():
             say(f"{self.name}, {label}: {study.plan.trials} instances of each cell")
-            with study.run(target / f"{label}.zarr", executor, progress) as results:
-                tables.append({name: _by_cell(results[name]) for name in part.columns})
+            store = target.with_suffix(".zarr") if label == name else target / f"{label}.zarr"
+            store.parent.mkdir(parents=True, exist_ok=True)
+            with study.run(store, executor, progress) as results:
+                # An outcome that the part has not given itself is the study's, and no number of the experiment.
+                meanings = results["outcome"].attrs["flag_meanings"].split()
+                added = {"outcome"} if Computed.computed.name in meanings else set()
+                columns = getattr(self.parts[name], "columns", [*results.data_vars.keys() - added])
+                tables.append({str(field): _by_cell(results[field]) for field in columns})
         return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:

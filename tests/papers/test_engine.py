@@ -188,7 +188,7 @@ def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
     paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
     assert set(paths) == {"data", "png", "svg", "table", "claims", "manifest"}
     assert all(path.stat().st_size > 0 for path in paths.values())
-    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances for each of 2" in line for line in said)
+    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances of each cell" in line for line in said)
     _, rows = papers.verify("toy", out=tmp_path, say=silent)
     assert toy.COMPUTED.count("curve") == 1
     assert claims[0].evidence == rows[0].evidence and claims[0].measured.endswith(rows[0].measured)

@@ -165,10 +165,6 @@ READINGS = 4001
 # The two readings nearest to a stage are e^(-20) of the wait apart.
 FOLDS = 20.0
 
-# Middle of a plateau: what is not learned yet is exponentially small; left are the tolerance of the integration
-# (1e-5 of the logarithm of a product) and what a slow direction still has to go.
-WEIGHTS = 1e-3
-
 # Slopes past λ off the support, relative to those at zero: rounding of sums over samples, and of the inner limit.
 MINIMISER = 1e-9
 

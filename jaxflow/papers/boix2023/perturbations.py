@@ -164,7 +164,6 @@ NOISE = Dataset(
     },
 )
 
-KINDS = tuple(NOISES)
 SENTENCES = (
     "The training dynamics quickly converge to the original unperturbed trajectory (Assumption 4.4).",
     "The nonlinear dynamics are robust and tend to the limiting endpoint under perturbation (Assumption 4.5).",
