@@ -39,16 +39,8 @@ def solved(support: Table) -> Mask:
     return support.result == ProgramResult.optimal.value
 
 
-def _supports(scale: str, key: Any) -> Table:
-    return stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS)
-
-
 def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
     return [_separating(*sizes, keys_of(key, 1000 + k, TRIALS[scale])) for k, sizes in enumerate(SEPARATING)]
-
-
-def _flows(scale: str, key: Any) -> Table:
-    return follow_all([given for given, _ in _instances(scale, key)])
 
 
 def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
@@ -101,9 +93,11 @@ ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
     {
-        "support": Sweep(_supports, KEY),
+        "support": Sweep(
+            lambda scale, key: stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS), KEY
+        ),
         "separating": Sweep(lambda scale, key: Table(holds=np.stack([x for _, x in _instances(scale, key)])), KEY),
-        "flows": Sweep(_flows, KEY),
+        "flows": Sweep(lambda scale, key: follow_all([given for given, _ in _instances(scale, key)]), KEY),
     },
 )
 
