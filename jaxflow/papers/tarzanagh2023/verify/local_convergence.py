@@ -49,9 +49,9 @@ def _runs(scale: str, key: Any) -> Table:
 
     - `reached` `(a, 2, c)`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary
       point; `misaligned`: 1 − corr with $W^{mm}_\alpha$.
-    - Of the `descents` `(a, c)`: its columns; of the choices `(a, c)`: `mu`, μ(α) of (67).
+    - Of the `descents` `(a, c)`: its columns.
     """
-    starts, mus = [], []
+    starts = []
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
         given = random_instance(key_data, D)
@@ -60,7 +60,6 @@ def _runs(scale: str, key: Any) -> Table:
         for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
             support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
             mu, radius = cone_of(given, support, excess, W)
-            mus.append(mu)
             target = jnp.asarray(np.arange(T) == TOKENS[number][:, None])
             noise = np.asarray(jax.random.normal(jax.random.fold_in(key_start, int(number)), (D, D)))
             noise = np.pad(noise, (0, SHAPE[2] - D))
@@ -70,18 +69,14 @@ def _runs(scale: str, key: Any) -> Table:
     every_start = stack(starts)
     after, found = descents(every_start, STEPS[scale])
     ends = follow_all([every_start, after])
-    by_start = {
-        "reached": reached(ends),
-        "left": astray(ends),
-        "stationary": ends.outcome == Outcome.finite_stationary_point.value,
-        "misaligned": ends.misaligned,
-    }
-    by_start = {name: value.reshape(2, len(mus), -1) for name, value in by_start.items()}
-    by_start |= {name: np.asarray(value).reshape(len(mus), -1) for name, value in found.items()}
-    return Table(
-        {name: np.moveaxis(value, -1, 0) for name, value in by_start.items()},
-        mu=np.asarray([mus] * len(CORRELATIONS)),
+    by_start = Table(
+        found,
+        reached=reached(ends),
+        left=astray(ends),
+        stationary=ends.outcome == Outcome.finite_stationary_point.value,
+        misaligned=ends.misaligned,
     )
+    return jax.tree.map(lambda x: np.moveaxis(x.reshape(*x.shape[:-1], -1, len(CORRELATIONS)), -1, 0), by_start)
 
 
 def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndarray) -> tuple[float, float]:
@@ -147,7 +142,7 @@ def converges(column: int) -> Statement[Table]:
     def in_words(numbers: Table, known: Mask) -> str:
         one = numbers.runs.at(column)
         count, falls = (int(np.sum(x)) for x in (one.reached.all(axis=0), one.near_last < one.near_first))
-        return f"{count} of {one.mu.size} starts converge; along normalised steps 1 − corr falls from {falls}"
+        return f"{count} of {one.near_first.size} starts converge; along normalised steps 1 − corr falls from {falls}"
 
     where = f"{CORRELATIONS[column]:g}" if beyond else "μ(α) of (67)"
     return Statement(
