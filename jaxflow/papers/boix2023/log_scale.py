@@ -48,7 +48,7 @@ def _decimals(points: Table, at: tuple[int, ...]) -> tuple[Decimal, Decimal, Dec
 
 
 def lemma(
-    number: int, says: str, inside: Any, residual: Any, again: Callable[..., Decimal], unit: str, bound: float
+    number: int, says: str, inside: Any, residual: Any, again: Callable[..., Decimal], bound: tuple[float, str]
 ) -> Statement[Table]:
     """One of the three, with `again` of log α, u, v and the exponent."""
 
@@ -61,7 +61,7 @@ def lemma(
         says=f"{says}, c = {C:g}, α = e^({LOG_ALPHA:g})",
         inside=lambda n: inside(np.abs(n.points.exponent - 1.0)),
         residual=lambda n: residual(n.points),
-        bound=(bound, unit),
+        bound=bound,
         again=Again(f"{DIGITS} decimals", by_decimals, 1e-9),
     )
 
@@ -76,8 +76,7 @@ register(
             lambda off: off < 1.0 - C,
             lambda points: 0.5 * C - _largest(points),
             lambda log_alpha, u, v, _: Decimal(0.5 * C) - max(abs(u), abs(v)).ln() / log_alpha,
-            "c/2 − log_α of the larger",
-            0.0,
+            (0.0, "c/2 − log_α of the larger"),
         ),
         lemma(
             2,
@@ -85,8 +84,7 @@ register(
             lambda off: off > 1.0 + C,
             _largest,
             lambda log_alpha, u, v, _: abs(u).ln() / log_alpha,
-            "log_α |u|",
-            BELOW_ZERO,
+            (BELOW_ZERO, "log_α |u|"),
         ),
         lemma(
             3,
@@ -95,8 +93,7 @@ register(
             # Above zero where v has not the sign that its exponent tells.
             lambda points: np.sign(1.0 - points.exponent) * -np.diff(_logarithms(points), axis=0)[0],
             lambda log_alpha, u, v, exponent: (1 if exponent < 1 else -1) * ((u + v) / (u - v)).ln() / log_alpha,
-            "log_α of (u + v)/(u − v), or of its inverse",
-            BELOW_ZERO,
+            (BELOW_ZERO, "log_α of (u + v)/(u − v), or of its inverse"),
         ),
     ],
 )

@@ -194,7 +194,7 @@ def _changes(flows: Table, name: str) -> np.ndarray:
     return np.abs(np.log10(values[:, :, -1] / values[:, :, -2]))
 
 
-def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, late: float = -np.inf) -> Statement:
+def at_smallest(source: str, says: str, residual: Any, bound: tuple[float, str], late: float = -np.inf) -> Statement:
     """What small enough α have, by the worst stage at the smallest α, and by independent code for linear networks."""
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -206,7 +206,7 @@ def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, 
         says=says,
         inside=lambda n: n.flows.inside,
         residual=lambda n: _worst(n.flows, residual(n.flows)),
-        bound=(bound, unit),
+        bound=bound,
         late=late,
         # Both find times between steps.
         again=Again("LSODA and NNLS of SciPy (linear networks)", again, 0.05),
@@ -238,8 +238,7 @@ LEMMAS = [
         "Lemma C.5",
         f"θ stays within 24ρ of θ^k until weights off the support have moved by 4ρ, ρ = {RHO:g}, at e^(-10000)",
         lambda flows: flows.stays[:, :, -1],
-        24.0,
-        "distance in units of ρ",
+        (24.0, "distance in units of ρ"),
     ),
     falls("exponent", "Lemma C.6", "log_α w → b^{k+1} where part (A) ends, as (23) has it", aim=False),
     falls("opens", "Lemmas C.7 and C.9", "part (A), (26), ends at rescaled time T_{k+1} as α → 0"),
@@ -247,22 +246,19 @@ LEMMAS = [
         "Lemma C.8",
         f"in part (A) no weight off the support moves by more than ε̄ = {NEAR:g}, but that of i_k, at e^(-10000)",
         lambda flows: flows.others[:, :, -1],
-        1.0,
-        "motion in units of ε̄",
+        (1.0, "motion in units of ε̄"),
     ),
     at_smallest(
         "Lemma C.9",
         "where part (A) ends u_{i_k} is between ρ and 3ρ, and v_{i_k} has the sign that stage k + 1 predicts",
         lambda flows: np.abs(flows.weight[:, :, -1] - 2.0),
-        1.0,
-        "|± u/ρ − 2|",
+        (1.0, "|± u/ρ − 2|"),
     ),
     at_smallest(
         "Lemma C.10",
         "part (B) takes a time O(1) of the flow: the same at e^(-1000) and e^(-10000)",
         lambda flows: _changes(flows, "length"),
-        ORDER,
-        "|log₁₀ of the ratio of times|",
+        (ORDER, "|log₁₀ of the ratio of times|"),
         # A share of log(1/α) would be ten times as long.
         0.5,
     ),
@@ -270,8 +266,7 @@ LEMMAS = [
         "Lemma C.10",
         "in part (B) w changes by a factor that does not depend on α: the same logarithm at e^(-1000) and e^(-10000)",
         lambda flows: _changes(flows, "factor"),
-        ORDER,
-        "|log₁₀ of the ratio of logarithms|",
+        (ORDER, "|log₁₀ of the ratio of logarithms|"),
         0.5,
     ),
 ]
