@@ -45,7 +45,7 @@ def compare(program: Any) -> Table:
 
 
 # `programs` `(k, b)`: of every kind.
-def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], instances: str, where: str) -> Dataset:
+def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], instances: str) -> None:
     """Enters the programs `draw(key, setting)` of a paper, on the keys of the part `instances`."""
 
     def one(key: Any, setting: Any) -> Table:
@@ -56,18 +56,15 @@ def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], 
             source="Programs",
             says=f"{name}: the optimal value is that of CVXPY (Clarabel)",
             residual=lambda n: n.programs.apart[row],
-            bound=VALUE,
-            unit="relative difference of the optimal values",
+            bound=(VALUE, "relative difference of the optimal values"),
         )
 
     parts = {"programs": Part(one, kinds, TRIALS, instances=instances, way="on host")}
-    dataset = Dataset(paper, "programs", parts, where=f"{__name__}:{where}")
     register(
-        dataset,
+        Dataset(paper, "programs", parts),
         title="programs against CVXPY",
         statements=[agrees(row, name) for row, name in enumerate(kinds)],
     )
-    return dataset
 
 
 def _diagonal(key: Any, setting: tuple[str, diagonal_flows.Setting]) -> Any:
@@ -99,21 +96,19 @@ def _linear(key: Any, setting: tuple[str, str]) -> Any:
 
 SETTING = diagonal_flows.FLOWS[next(iter(diagonal_flows.FLOWS))]
 NORMS = ("frobenius", "nuclear", "l1")
-SHEEN = checked(
+checked(
     "sheen2024",
     {f"attention, {norm}": (norm, SETTING) for norm in NORMS},
     _diagonal,
     "diagonal-flows.flows",
-    "SHEEN",
 )
-TARZANAGH = checked(
+checked(
     "tarzanagh2023",
     {f"attention, {norm}, d = {d}": (norm, 3, 4, d) for norm in NORMS[:2] for d in (4, 12)},
     _tokens,
     "programs.programs",
-    "TARZANAGH",
 )
-YUN = checked(
+checked(
     "yun2021",
     {
         "max-margin, l2": ("plain", "l2"),
@@ -125,5 +120,4 @@ YUN = checked(
     },
     _linear,
     "directions.limits",
-    "YUN",
 )

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow.papers.attempts import Took, timed, total
-from jaxflow.papers.part_experiment import Computed, PartExperiment
+from jaxflow.papers.part_experiment import DATASETS, Computed, PartExperiment
 from jaxflow.papers.table import Table
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
@@ -99,7 +99,7 @@ class Part:
 class Sweep:
     """Numbers that are computed and kept as a whole. Numbers that take longer than a minute are a `Part`.
 
-    `compute(scale, key, say)` gives a `Table`. The key is made from the names of dataset and part; `draw_from` makes
+    `compute(scale, key)` gives a `Table`. The key is made from the names of dataset and part; `draw_from` makes
     another value from the seed instead.
 
     **Example:**
@@ -108,7 +108,7 @@ class Sweep:
     from jaxflow.papers import Sweep, Table
 
 
-    def compute(scale, key, say):
+    def compute(scale, key):
         m = {"quick": 5, "paper": 50, "large": 500}[scale]
         return Table(x=np.linspace(0.0, 1.0, m), drawn=jax.random.normal(key, (m,)))
 
@@ -117,7 +117,7 @@ class Sweep:
     ```
     """
 
-    compute: Callable[[str, Any, Say], Any]
+    compute: Callable[[str, Any], Any]
     draw_from: Callable[[int], Any] | None = None
 
 
@@ -137,7 +137,8 @@ class Studies:
 class Dataset:
     """The numbers of an experiment: a `Table` of one table for each of its `parts`.
 
-    `where` is `module:NAME` of this object, by which another process finds it.
+    Another process finds it by the names of paper and dataset once the papers are imported; one that is made elsewhere
+    needs `where`, `module:NAME` of this object.
 
     **Example:**
 
@@ -146,7 +147,7 @@ class Dataset:
     from jaxflow.papers import Dataset, Sweep, Table
 
 
-    def compute(scale, key, say):
+    def compute(scale, key):
         return Table(drawn=jax.random.normal(key, (5,)))
 
 
@@ -160,6 +161,14 @@ class Dataset:
     name: str
     parts: Mapping[str, Part | Sweep | Studies]
     where: str = ""
+
+    def __post_init__(self) -> None:
+        DATASETS[self.place] = self
+
+    @property
+    def place(self) -> str:
+        """By which a process finds it."""
+        return self.where or f"{self.paper}/{self.name}"
 
     def collect(
         self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
@@ -182,12 +191,10 @@ class Dataset:
             if crowded():
                 release_programs()
             try:
-                if isinstance(part, Part):
-                    found[name] = self._studied(name, part, target, scale, seed, say, executor, progress)
-                elif isinstance(part, Studies):
-                    found[name] = self._ran(part, target, scale, seed, say, executor, progress)
-                else:
+                if isinstance(part, Sweep):
                     found[name] = self._swept(name, part, target, scale, seed, say)
+                else:
+                    found[name] = self._studied(name, target, scale, seed, say, executor, progress)
             except (OtherStudy, TwoResults) as error:
                 raise OtherNumbers(f"{error}. Here: --overwrite begins again, --out names another folder") from error
             say(f"{self.name}, {name}: {time.monotonic() - started:.0f} s")
@@ -214,13 +221,20 @@ class Dataset:
         cells = {"cell": list(part.settings(scale))}
         own = part.own_instances or part.draw_from is not None
         factors = {"data_factors": cells} if own else {"method_factors": cells}
-        experiment = PartExperiment(where=self.where, part=name, scale=scale)
+        experiment = PartExperiment(where=self.place, part=name, scale=scale)
         trials = part.count(scale)
         mapped = part.way in ("together", "in turn")
         wide = part.block * (device_shapes().lanes // CPU.lanes if mapped else 1)
         # A block is filled up to its width: where there are fewer instances that would be work for nothing.
         block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
+
+    def studies(self, name: str, scale: str, seed: int) -> Mapping[str, Study]:
+        """Those of a part by name: the one of a `Part`, none of a `Sweep`."""
+        part = self.parts[name]
+        if isinstance(part, Studies):
+            return part.studies(scale, seed)
+        return {} if isinstance(part, Sweep) else {name: self.study(name, scale, seed)}
 
     def key(self, name: str, seed: int) -> Any:
         """What a `Sweep` draws from."""
@@ -238,31 +252,24 @@ class Dataset:
         return self._folder(folder, scale, seed) / "attempts"
 
     def _studied(
-        self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
-    ) -> dict[str, np.ndarray]:
-        say(f"{self.name}, {name}: {part.count(scale)} instances for each of {len(part.settings(scale))}")
-        store = target.with_suffix(".zarr")
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with self.study(name, scale, seed).run(store, executor, progress) as results:
-            # An outcome that the part has not given itself is the study's, and no number of the experiment.
-            meanings = results["outcome"].attrs["flag_meanings"].split()
-            added = {"outcome"} if Computed.computed.name in meanings else set()
-            return {str(name): column.values for name, column in results.data_vars.items() if name not in added}
-
-    def _ran(
-        self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
+        self, name: str, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
     ) -> dict[str, np.ndarray]:
         tables: list[dict[str, np.ndarray]] = []
-        target.mkdir(parents=True, exist_ok=True)
-        for label, study in part.studies(scale, seed).items():
+        for label, study in self.studies(name, scale, seed).items():
             say(f"{self.name}, {label}: {study.plan.trials} instances of each cell")
-            with study.run(target / f"{label}.zarr", executor, progress) as results:
-                tables.append({name: _by_cell(results[name]) for name in part.columns})
+            store = target.with_suffix(".zarr") if label == name else target / f"{label}.zarr"
+            store.parent.mkdir(parents=True, exist_ok=True)
+            with study.run(store, executor, progress) as results:
+                # An outcome that the part has not given itself is the study's, and no number of the experiment.
+                meanings = results["outcome"].attrs["flag_meanings"].split()
+                added = {"outcome"} if Computed.computed.name in meanings else set()
+                columns = getattr(self.parts[name], "columns", [*results.data_vars.keys() - added])
+                tables.append({str(field): _by_cell(results[field]) for field in columns})
         return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
         stream = self._stream(name)
-        plan = Plan({"name": stream, "scale": scale, "import": self.where}, {}, {}, trials=1, seed=seed, block=1)
+        plan = Plan({"name": stream, "scale": scale, "import": self.place}, {}, {}, trials=1, seed=seed, block=1)
         now = json.loads(json.dumps(manifest(plan, device_kind())))
         file = target.with_suffix(".npz")
         if file.exists():
@@ -274,7 +281,8 @@ class Dataset:
             if differing:
                 raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
             return arrays
-        made = part.compute(scale, self.key(name, seed), say)
+        say(f"{self.name}, {name}: computed as a whole")
+        made = part.compute(scale, self.key(name, seed))
         arrays = {field: np.asarray(value) for field, value in made.named.items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
@@ -319,7 +327,7 @@ def checksum_key(name: str) -> Callable[[int], Any]:
 
 def constants(sizes: Mapping[str, Any], *names: str) -> Sweep:
     """These fields of the size of a scale, as arrays: the grid of an experiment, beside its numbers."""
-    return Sweep(lambda scale, key, say: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))
+    return Sweep(lambda scale, key: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))
 
 
 def numpy_generator(key: Any) -> np.random.Generator:

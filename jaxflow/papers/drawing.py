@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots import COLORS
+from jaxflow.plots import COLORS, new_grid
 from jaxflow.study import wilson
 
 
@@ -41,11 +41,17 @@ def row_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def kept_axes(grid: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` axes of a grid, row by row; the others are removed from the figure."""
+def new_panels(count: int, columns: int, width: float, height: float, y: str) -> tuple[Any, np.ndarray]:
+    """A figure of so many panels of one size, row by row in at most so many columns, and their axes; `y` labels the
+    first column."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure, grid = new_grid(rows, columns, width=width * columns, height=height * rows)
+    for axis in grid[:, 0]:
+        axis.set_ylabel(y)
     for axis in grid.ravel()[count:]:
         axis.remove()
-    return grid.ravel()[:count]
+    return figure, grid.ravel()[:count]
 
 
 def of(count: Any, total: Any) -> str:

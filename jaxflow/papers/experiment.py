@@ -4,7 +4,6 @@ from jaxflow.papers.compiling import mapped as mapped
 from jaxflow.papers.dataset import Dataset as Dataset
 from jaxflow.papers.dataset import Draw as Draw
 from jaxflow.papers.dataset import Part as Part
-from jaxflow.papers.dataset import Say as Say
 from jaxflow.papers.dataset import Studies as Studies
 from jaxflow.papers.dataset import Sweep as Sweep
 from jaxflow.papers.dataset import arrays_of as arrays_of

@@ -6,13 +6,21 @@ Data are arrays of a drawn instance; nothing here imports a model, a loss, a sol
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.optimize import linprog, nnls
-from scipy.special import expit, softmax
+from scipy.special import log_softmax, softmax
 
 # Of SciPy's integrations.
 RTOL = 1e-9
+# log(−ℓ′) of the losses log(1 + e^−m), e^−m and −m.
+LOG_SLOPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "logistic": lambda m: -np.logaddexp(0.0, m),
+    "exponential": np.negative,
+    "correlation": np.zeros_like,
+}
 
 
 class Tokens(NamedTuple):
@@ -81,56 +89,75 @@ def separable(rows: np.ndarray) -> bool:
     return found.status == 0
 
 
-def logistic_slope(margins: np.ndarray) -> np.ndarray:
-    """−ℓ′ of log(1 + e^−m)."""
-    return expit(-margins)
-
-
-def exponential_slope(margins: np.ndarray) -> np.ndarray:
-    """−ℓ′ of e^−m."""
-    return np.exp(-margins)
-
-
-def linear_slope(margins: np.ndarray) -> np.ndarray:
-    """−ℓ′ of −m."""
-    return np.ones_like(margins)
-
-
-Slope = Callable[[np.ndarray], np.ndarray]
-
-
 def attention(given: Tokens, W: np.ndarray) -> np.ndarray:
     """Softmax of all sequences `(n, T)`."""
     logits = np.einsum("ntd,de,ne->nt", given.tokens, W, given.queries)
     return softmax(np.where(given.visible, logits, -np.inf), axis=1)
 
 
-def descent_direction(given: Tokens, W: np.ndarray, slope: Slope = logistic_slope) -> np.ndarray:
-    """−∇L(W). Differences of tokens and of scores, exactly zero where they are equal, keep their sign where attention
-    saturates."""
-    weights = attention(given, W)
-    scores = np.where(given.visible, given.scores, 0.0)
-    top = given.tokens[np.arange(len(weights)), np.argmax(weights, axis=1)]
+def descent_direction(given: Any, weights: np.ndarray, loss: str = "logistic", s: float = 0.0) -> np.ndarray:
+    """−e^s∇L of tokens, or of points (X, y): e^s multiplies logarithms, and nothing underflows.
+
+    Differences of tokens and of scores, exactly zero where they are equal, keep their sign where attention saturates.
+    """
+    if not isinstance(given, Tokens):
+        X, y = given
+        return X.T @ (y * np.exp(s + LOG_SLOPES[loss](y * (X @ weights)))) / len(y)
+    logits = np.einsum("ntd,de,ne->nt", given.tokens, weights, given.queries)
+    logs = log_softmax(np.where(given.visible, logits, -np.inf), axis=1)
+    weights, scores = np.exp(logs), np.where(given.visible, given.scores, 0.0)
+    first = np.argmax(logs, axis=1)[:, None]
     above = np.einsum("nts,ns->nt", scores[:, :, None] - scores[:, None, :], weights)
-    pull = weights * above * slope(np.sum(weights * scores, axis=1))[:, None] / len(weights)
-    return np.einsum("nt,ntd,ne->de", pull, given.tokens - top[:, None], given.queries)
+    margins = np.sum(weights * scores, axis=1, keepdims=True)
+    # The token that leads is moved by none of its own.
+    logs = np.where(np.arange(logs.shape[1]) == first, -np.inf, logs)
+    pull = np.exp(s + logs + LOG_SLOPES[loss](margins)) * above / len(logs)
+    own = np.take_along_axis(given.tokens, first[:, :, None], axis=1)
+    return np.einsum("nt,ntd,ne->de", pull, given.tokens - own, given.queries)
 
 
-def flow_to(field: Callable[[np.ndarray], np.ndarray], start: np.ndarray, *log_times: float) -> list[np.ndarray]:
-    """x' = field(x) at these times by SciPy's LSODA: to t = 1, and from there on in log t. NaN where it fails."""
+def product(kind: str, parts: np.ndarray) -> np.ndarray:
+    """The weights that the parameters of a model of this kind make."""
+    if kind == "combined":
+        return parts[0]
+    if kind == "convolutional":
+        return np.real(np.fft.ifft(np.fft.fft(parts[0]) * np.fft.fft(parts[1])))
+    return np.diag(parts[0] * parts[1]) if kind == "diagonal" else parts[0] @ parts[1].T
 
-    def by_log(s: float, x: np.ndarray) -> np.ndarray:
-        return np.exp(s) * field(x.reshape(start.shape)).ravel()
 
-    def by_time(t: float, x: np.ndarray) -> np.ndarray:
-        return field(x.reshape(start.shape)).ravel()
+def pulled(kind: str, parts: np.ndarray, down: np.ndarray) -> np.ndarray:
+    """The motion of the parameters where the weights are pulled `down`."""
+    if kind == "combined":
+        return down[None]
+    if kind == "convolutional":
+        return np.real(np.fft.ifft(np.fft.fft(down) * np.conj(np.fft.fft(parts[::-1]))))
+    if kind == "diagonal":
+        return np.diagonal(down) * parts[::-1]
+    return np.stack([down @ parts[1], down.T @ parts[0]])
+
+
+def given_and_start(data: Any, model: Any) -> tuple[Any, np.ndarray]:
+    """Tokens, or points (X, y); and the parts of the parameters of the model, in one array."""
+    leaves = [np.asarray(x, float) for x in jax.tree.leaves(eqx.filter(model, model.trainable()))]
+    points = not hasattr(data, "tokens")
+    given = (np.asarray(data.inputs), np.asarray(data.targets)) if points else tokens_of(data, model.head.v)
+    return given, np.stack(leaves)
+
+
+def flow(given: Any, start: np.ndarray, *log_times: Any, kind: str = "combined", loss: str = "logistic") -> np.ndarray:
+    """The parts of the parameters, from `start`, at these log(1 + t), by LSODA of SciPy; NaN where it fails.
+
+    `kind`: a parametrisation as in `jaxflow.plots.COLORS`, or `convolutional`.
+    """
+
+    def field(s: float, x: np.ndarray) -> np.ndarray:
+        parts = x.reshape(start.shape)
+        return pulled(kind, parts, descent_direction(given, product(kind, parts), loss, s)).ravel()
 
     how: Any = {"method": "LSODA", "rtol": RTOL, "atol": 1e-2 * RTOL}
-    first = solve_ivp(by_time, (0.0, 1.0), start.ravel(), **how)
-    found = solve_ivp(by_log, (0.0, log_times[-1]), first.y[:, -1], t_eval=log_times, **how)
-    if not (first.success and found.success):
-        return [np.full_like(start, np.nan) for _ in log_times]
-    return [x.reshape(start.shape) for x in found.y.T]
+    found = solve_ivp(field, (0.0, log_times[-1]), start.ravel(), t_eval=log_times, **how)
+    shape = (len(log_times), *start.shape)
+    return found.y.T.reshape(shape) if found.success else np.full(shape, np.nan)
 
 
 def misaligned(a: np.ndarray, b: np.ndarray) -> float:
@@ -146,10 +173,7 @@ def limit_apart(given: Tokens, start: np.ndarray, target: np.ndarray, log_time: 
     whose solution is nearer to the motion over the second half, which approaches the limit faster than W does.
     """
 
-    def field(W: np.ndarray) -> np.ndarray:
-        return descent_direction(given, W)
-
-    middle, end = flow_to(field, start, 0.5 * log_time, log_time)
+    (middle,), (end,) = flow(given, start[None], 0.5 * log_time, log_time)
     aim = least_norm(margin_rows(given, target))
     if aim is None or not np.all(np.isfinite(end - middle)):
         return np.nan

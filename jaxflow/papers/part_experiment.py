@@ -15,6 +15,9 @@ from jaxflow._core import Code
 from jaxflow.study import AbstractExperiment
 from jaxflow.study.experiment import import_named
 
+# Datasets by `Dataset.place`, entered as they are made: importing the papers makes all of theirs.
+DATASETS: dict[str, Any] = {}
+
 
 class Computed(enum.IntEnum):
     """How an instance of a part without an `outcome` of its own ended: nothing is claimed of it."""
@@ -25,7 +28,7 @@ class Computed(enum.IntEnum):
 
 
 class PartExperiment(AbstractExperiment):
-    """A `Part` of the dataset at `where`, as an experiment: strings alone, so that any process can make it."""
+    """A `Part` of the dataset at this place, as an experiment: strings alone, so that any process can make it."""
 
     where: str = eqx.field(static=True)
     part: str = eqx.field(static=True)
@@ -79,7 +82,7 @@ class PartExperiment(AbstractExperiment):
         return {"where": self.where, "part": self.part, "scale": self.scale}
 
     def _found(self) -> tuple[Any, Any]:
-        dataset = import_named(self.where)
+        dataset = import_named(self.where) if ":" in self.where else DATASETS[self.where]
         return dataset, dataset.parts[self.part]
 
 

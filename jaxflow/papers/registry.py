@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from jaxflow._core import as_path, unknown_name
 from jaxflow.papers.claims import Finding
-from jaxflow.papers.dataset import Dataset, Draw, Part, Studies, Sweep
+from jaxflow.papers.dataset import Dataset, Draw, Sweep
 from jaxflow.papers.statement import Statement, hold
 
 SCALES = ("quick", "paper", "large")
@@ -58,9 +58,9 @@ class Entry:
 
     def size(self, scale: str) -> str:
         """How much is computed: the instances of all parts, and the sweeps, which have none."""
-        parts = self.dataset.parts.values()
-        instances = sum(_instances(part, scale) for part in parts if not isinstance(part, Sweep))
-        sweeps = sum(isinstance(part, Sweep) for part in parts)
+        studies = [study for name in self.dataset.parts for study in self.dataset.studies(name, scale, 0).values()]
+        instances = sum(study.plan.instance_count for study in studies)
+        sweeps = sum(isinstance(part, Sweep) for part in self.dataset.parts.values())
         kinds = {"instance": instances, "sweep": sweeps}
         return ", ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in kinds.items() if count)
 
@@ -153,12 +153,6 @@ def find_figure(paper: str, name: str) -> Entry:
             raise ValueError(f"figure: there is no figure of {paper} yet")
         raise unknown_name("figure", name, list(figures))
     return figures[name]
-
-
-def _instances(part: Part | Studies, scale: str) -> int:
-    if isinstance(part, Part):
-        return len(part.settings(scale)) * part.count(scale)
-    return sum(study.plan.instance_count for study in part.studies(scale, 0).values())
 
 
 def default_folder(paper: str, out: Path | str | None) -> Path:

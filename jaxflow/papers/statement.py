@@ -44,13 +44,13 @@ class Statement(Generic[N]):
     - `inside`: which instances satisfy the hypotheses (all, by default), of any shape, empty where nothing was run.
     - `residual`: of the same shape, how far an instance is from the statement; NaN where this is not known (not
       followed, not solved): the instance is undecided.
-    - `bound`: the largest allowed residual; `unit`: the meaning of the residual; empty where the residual only counts
-      (0 for yes, 1 for no, with the bound 0).
+    - `bound`: the largest allowed residual; where that is a size, with what it measures: `(1e-8, "duality gap")`. Where
+      the residual only counts (0 for yes, 1 for no) it is 0.
     - `found`: in at most 25 words, what is unusual about the instances that are inside and have a residual; the largest
       residual is added. By default the words are counted: how many are within the bound, and their median.
-    - `limit`: whether the statement is about a limit (a function of the numbers where some instances are at it). Finite
-      times show only the approach to a limit, and `rate` fits this approach. `certified`: what certifies the limit
-      itself, instance by instance; then no rate is needed, and `limit` stays False.
+    - `rate`: of a statement about a limit: finite times show only the approach to it, which this fits. `limit`: whether
+      the verdict rests on it, by default where there is one (a function of the numbers where some instances are at the
+      limit). `certified`: what certifies the limit itself, instance by instance; then no rate is needed.
     - `late`: the residual up to which an instance may still approach the limit: between `bound` and `late` it is
       undecided.
     - `again`: the residual by independent code, executed on instances that contradict; a counterexample needs it.
@@ -68,8 +68,7 @@ class Statement(Generic[N]):
         says="Every margin is at least one.",
         inside=lambda numbers: np.isfinite(numbers.margin),  # who satisfies the hypotheses
         residual=lambda numbers: 1.0 - numbers.margin,
-        bound=1e-8,
-        unit="by how much it falls short",
+        bound=(1e-8, "by how much it falls short"),
     )
     ```
     """
@@ -78,10 +77,9 @@ class Statement(Generic[N]):
     says: str
     residual: Callable[[N], np.ndarray]
     inside: Callable[[N], Mask] | None = None
-    bound: float = 0.0
-    unit: str = ""
+    bound: float | tuple[float, str] = 0.0
     found: Callable[[N, Mask], str] | None = None
-    limit: bool | Callable[[N], bool] = False
+    limit: bool | Callable[[N], bool] | None = None
     rate: Callable[[N, Mask], Rate | None] | None = None
     certified: str = ""
     late: float = -math.inf
@@ -91,8 +89,24 @@ class Statement(Generic[N]):
     def __post_init__(self) -> None:
         if self.limit and self.rate is None:
             raise ValueError(f"rate: {self.source} is said of a limit and has none; is the limit itself `certified`?")
-        if self.limit is True and self.certified:
+        if self.certified and self.rate is not None:
             raise ValueError(f"certified: the limit of {self.source} is certified, which needs no rate")
+
+    @property
+    def most(self) -> float:
+        """The largest allowed residual."""
+        return self.bound[0] if isinstance(self.bound, tuple) else self.bound
+
+    @property
+    def unit(self) -> str:
+        """What the residual measures; empty where it only counts."""
+        return self.bound[1] if isinstance(self.bound, tuple) else ""
+
+    def is_limit(self, numbers: N) -> bool:
+        """Whether the verdict on these numbers needs the rate."""
+        if callable(self.limit):
+            return self.limit(numbers)
+        return self.rate is not None if self.limit is None else self.limit
 
     def measure(self, numbers: N) -> tuple[Mask, np.ndarray]:
         """Which instances are inside, and the residuals of all."""
@@ -123,7 +137,7 @@ def _measured(statement: Statement[Any], residual: np.ndarray, evidence: Evidenc
         return "none inside" if evidence.ran else decide(evidence).value
     known = residual[~np.isnan(residual)]
     middle = f", median {np.median(known):.1e}" if statement.unit and known.size else ""
-    return met(statement.bound, residual) + middle
+    return met(statement.most, residual) + middle
 
 
 def _evidence(
@@ -133,7 +147,7 @@ def _evidence(
         return Evidence(0, ran=False)
     if statement.beyond:
         return Evidence(0)
-    good = known & (residual <= statement.bound)
+    good = known & (residual <= statement.most)
     decided = known & (good | (residual > statement.late))
     wrong = decided & ~good
     check = None
@@ -142,7 +156,7 @@ def _evidence(
     return count_evidence(
         good[inside],
         decided=decided[inside],
-        limit=statement.limit(numbers) if callable(statement.limit) else statement.limit,
+        limit=statement.is_limit(numbers),
         rate=statement.rate(numbers, known) if statement.rate else None,
         check=check,
     )
@@ -159,7 +173,7 @@ def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, 
         first, second = float(residual[at]), float(again.residual(numbers, draw, at))
         apart = 0.0 if first == second else abs(first - second)
         largest = max(largest, apart if apart == apart else math.inf)
-        wrong_too = second > max(statement.bound, statement.late)
+        wrong_too = second > max(statement.most, statement.late)
         agrees += bool(wrong_too and apart <= again.within * max(1.0, abs(first)))
     return Check(agrees, len(tried), again.by, largest)
 

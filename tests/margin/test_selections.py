@@ -10,7 +10,7 @@ import pytest
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import attention_svm, enumerate_selections, finite_component, is_locally_optimal, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.tarzanagh2023.combination import best_combination
+from jaxflow.papers.tarzanagh2023.concave import best_correlation
 from tests.margin.instances import LANES, SOLVED, attention, batch
 
 
@@ -120,7 +120,7 @@ def test_sequence_to_sequence_and_causal() -> None:
         assert decision.support.shape == (2, 2, 4)
 
 
-def test_finite_component_and_best_combination() -> None:
+def test_finite_component_and_best_correlation() -> None:
     data, _ = random_tokens(jax.random.key(5), 4, 4, 10)
     selection = np.zeros((4, 4), bool)
     selection[:, :2] = True
@@ -133,12 +133,12 @@ def test_finite_component_and_best_combination() -> None:
     unit = direction.primal / jnp.linalg.norm(direction.primal)
     noise = 0.1 * np.random.default_rng(1).normal(size=(10, 10))
     weights = finite.primal + 3.0 * unit + noise
-    best = best_combination(weights, finite.primal, direction.primal)
+    best = float(best_correlation(weights, finite.primal, direction.primal))
 
     def correlation(gamma: float) -> float:
         candidate = finite.primal + gamma * unit
         return float(jnp.sum(candidate * weights) / jnp.linalg.norm(candidate) / jnp.linalg.norm(weights))
 
-    tried = [correlation(gamma) for gamma in np.linspace(0.0, 30.0, 301)]
-    assert best.correlation >= max(tried) - 1e-12
-    np.testing.assert_allclose(best.correlation, correlation(float(best.gamma)), rtol=1e-12)
+    # Near the best γ the correlation is flat: it loses the square of half a step.
+    tried = max(correlation(gamma) for gamma in np.linspace(0.0, 30.0, 3001))
+    assert tried - 1e-12 <= best <= tried + 1e-4

@@ -27,7 +27,7 @@ def test_independent_code_agrees_with_the_kept_residuals(paper: str, name: str) 
             continue
         inside, residual = one.measure(numbers)
         known = (inside if inside.any() else np.ones_like(inside)) & ~np.isnan(residual)
-        wrong = residual > max(one.bound, one.late)
+        wrong = residual > max(one.most, one.late)
         at = tuple(np.argwhere(known & wrong if np.any(known & wrong) else known)[0])
         only = np.zeros_like(inside)
         only[at] = True

@@ -38,20 +38,17 @@ def test_every_instance_has_a_fate(found: Table) -> None:
     for curve in (found.svmeq, found.mm):
         assert curve.shape == (2, 8, 5)
         assert np.all(np.isfinite(curve[composed.kept(found)]))
-        # The greatest correlation is no less than that of either combination.
-        assert np.all(found.best[composed.kept(found)] <= curve[composed.kept(found)][:, -1] + 1e-12)
     assert np.all(found.log_masked[composed.kept(found)] < np.log10(composed.MASKED))
 
 
 @pytest.mark.slow
-def test_flows_end_where_the_descents_of_their_instances_do(found: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flows_end_where_the_descents_of_their_instances_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(composed.SIZES, "quick", TINY)
     cell = next(iter(composed.cells("quick").values()))
     flows = COMPOSITION.parts["flows"].one(jax.random.split(key_of(0, cell), TINY.trials)[:2], cell)
     reached = np.asarray(flows.end) == FlowEnd.reached
     assert flows.apart.shape == (2, 2) and reached.any()
     # Another instance would be of order one apart.
-    np.testing.assert_allclose(np.asarray(flows.log_time)[reached], found.log_time[0, :2][reached], rtol=1e-12)
     assert np.median(np.asarray(flows.distance)[reached]) < 0.1
 
 
@@ -75,13 +72,9 @@ def test_instances_follow_the_paper() -> None:
 @pytest.mark.slow
 def test_zeros_around_an_instance_change_nothing() -> None:
     key = jax.random.key(5)
-    paths, distances = [], []
-    for widest in (4, 6):
-        problem = jax.vmap(partial(composed.draw, 3, 4, 4, widest))(key[None])
-        paths.append(composed.descents(50, 25, problem))
-        distances.append(jax.vmap(composed.kinks)(problem, paths[-1].attention)[1])
+    problems = [jax.vmap(partial(composed.draw, 3, 4, 4, widest))(key[None]) for widest in (4, 6)]
+    paths = [composed.descents(50, 25, problem) for problem in problems]
     np.testing.assert_allclose(paths[0].weights, paths[1].weights[:, :, :4, :4], atol=1e-12)
-    np.testing.assert_allclose(*distances, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -99,7 +92,6 @@ def test_the_fit_of_a_combination_finds_it() -> None:
     path = Table(
         weights=weights,
         log_time=jnp.zeros(()),
-        at_rest=jnp.asarray(False),
         good=jnp.asarray(True),
         **composed.attention_columns(jnp.log(attention)),
     )
@@ -111,10 +103,8 @@ def test_the_fit_of_a_combination_finds_it() -> None:
     direct = [composed.directions(problems, chosen) for chosen in (selected, single)]
     programs = [*direct, composed.finite_components(problems, selected, attention)]
     assert all(np.all(program.result == ProgramResult.optimal.value) for program in programs)
-    fit = composed.measured(500, problems, path, *programs)
-    np.testing.assert_allclose(fit.gamma, [30.0] * 8, rtol=1e-5)
-    np.testing.assert_allclose(fit.best_gamma, [30.0] * 8, rtol=1e-3)
-    assert np.all(fit.svmeq[:, -1] < 1e-10) and np.all(fit.best < 1e-10)
+    fit = composed.measured(problems, path, *programs)
+    assert np.all(fit.svmeq[:, -1] < 1e-10)
     # The saved steps before the last are the direction itself.
     assert np.all(fit.mm[:, :-1] < 1e-10) and np.all(fit.mm[:, -1] > 1e-10)
     assert np.all(fit.one[:, -1] > 1e-3)

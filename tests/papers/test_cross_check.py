@@ -9,6 +9,7 @@ import pytest
 from jaxflow.data import TokenData
 from jaxflow.margin import ProgramResult, attention_svm, max_margin
 from jaxflow.papers import cross_check
+from tests.papers.recorded import entry_of
 
 
 def test_both_solvers_agree_on_a_program_and_on_one_without_a_solution() -> None:
@@ -41,17 +42,17 @@ class Other:
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"),
+    ("paper", "kinds"),
     [
-        pytest.param("SHEEN", (0, -1), marks=pytest.mark.slow),
-        pytest.param("TARZANAGH", (0, -1), marks=pytest.mark.slow),
+        pytest.param("sheen2024", (0, -1), marks=pytest.mark.slow),
+        pytest.param("tarzanagh2023", (0, -1), marks=pytest.mark.slow),
         # One of them after a random transform.
-        ("YUN", (0, 3, -1)),
+        ("yun2021", (0, 3, -1)),
     ],
 )
-def test_every_kind_of_program_is_one_that_cvxpy_can_state(name: str, kinds: tuple[int, ...]) -> None:
+def test_every_kind_of_program_is_one_that_cvxpy_can_state(paper: str, kinds: tuple[int, ...]) -> None:
     """A settings table without a draw that fails: one instance of these kinds."""
-    part: Any = getattr(cross_check, name).parts["programs"]
+    part: Any = entry_of(paper, "programs").dataset.parts["programs"]
     settings = list(part.cells.values())
     for kind in kinds:
         assert part.one(jax.random.key(3), settings[kind]).apart <= cross_check.VALUE

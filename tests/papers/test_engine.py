@@ -188,7 +188,7 @@ def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
     paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
     assert set(paths) == {"data", "png", "svg", "table", "claims", "manifest"}
     assert all(path.stat().st_size > 0 for path in paths.values())
-    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances for each of 2" in line for line in said)
+    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances of each cell" in line for line in said)
     _, rows = papers.verify("toy", out=tmp_path, say=silent)
     assert toy.COMPUTED.count("curve") == 1
     assert claims[0].evidence == rows[0].evidence and claims[0].measured.endswith(rows[0].measured)
@@ -281,7 +281,7 @@ def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkey
 def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) -> None:
     stops, said = [True], []
 
-    def late(scale: str, key: Any, say: Any) -> Any:
+    def late(scale: str, key: Any) -> Any:
         if stops:
             raise Killed
         return Table(x=np.zeros(5), drawn=np.zeros(()))
@@ -352,15 +352,14 @@ def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_pat
 
 
 def test_every_dataset_is_found_where_it_says() -> None:
+    from jaxflow.papers.part_experiment import DATASETS
     from jaxflow.study.experiment import import_named
 
     found = [entry.dataset for paper in papers.known_papers() for entry in papers.entries_of(paper.name)]
-    named = [dataset for dataset in found if dataset.where]
-    assert named
     places = {(dataset.paper, dataset.name): dataset for dataset in found}
     assert all(places[dataset.paper, dataset.name] is dataset for dataset in found), "one folder for each"
-    for dataset in named:
-        assert import_named(dataset.where) is dataset
+    for dataset in found:
+        assert (import_named(dataset.where) if dataset.where else DATASETS[dataset.place]) is dataset
         for name, part in dataset.parts.items():
             if isinstance(part, datasets.Part):
                 study = dataset.study(name, "quick", 0)

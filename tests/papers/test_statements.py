@@ -11,7 +11,6 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import AssumptionStatus, ProgramResult
 from jaxflow.papers.tarzanagh2023.composed_instances import Fate
 from jaxflow.papers.tarzanagh2023.composition import FlowEnd
-from jaxflow.theory import StageResult
 from tests.papers.recorded import EXPERIMENTS, changed, entry_of, letters, numbers_of, recorded, said_of
 
 BEST, LOCAL, OTHER = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal
@@ -242,7 +241,7 @@ ROWS = [
     row("boix2023/supports", [("flows.times", TOGETHER), ("flows.coordinates", 0)], "C.."),
     row("boix2023/supports", [("flows.inside", False)], "N.."),
     # A stage that has no limit, and flows that were not followed, stay in every denominator.
-    row("boix2023/decay", [("flows.results", StageResult.not_converged), ("flows.excess", np.nan)], ".O"),
+    row("boix2023/decay", [("flows.excess", np.nan)], ".O"),
     row("boix2023/decay", [("flows.passed excess", np.nan), ("flows.ok", False)], "O."),
     row("boix2023/heads", [("paths.ok", False)], "OO"),
     # A window may be too short, and so may the integration. A time without weights is asked for nothing.
@@ -254,8 +253,7 @@ ROWS = [
     row("sheen2024/multipliers", [("flows.slackness", np.linspace(1.0, 2.0, 25))], ".C..C."),
     row("sheen2024/multipliers", [("flows.small", -1.0)], "N{6}"),
     # Lemma 4.2 as printed is refuted by points at rest, one whose program may be feasible refutes the mended one.
-    row("sheen2024/divergence", [RESTING, ("limits.size", 1e-9, np.s_[:, 0]),
-        ("limits.stationarity", 1e-12, np.s_[:, 0]), ("limits.log_norm", -5.0, np.s_[:, 0])], "CC"),
+    row("sheen2024/divergence", [RESTING, ("limits.stationarity", 1e-12, np.s_[:, 0])], "CC"),
     row("sheen2024/divergence", [RESTING], "OO"),
     row("sheen2024/divergence", [("limits.outcome", UNDECIDED)], "OO"),
     row("sheen2024/diagonal", [("flows.ok", False), ("flows.diagonal", 0.0)], "OON{7}ON"),

@@ -136,7 +136,7 @@ Numbers = dict[str, np.ndarray]
 
 
 def statement(**more: Any) -> Statement[Numbers]:
-    given: dict[str, Any] = {"source": "Lemma 1", "says": "it is small", "bound": 1.0, "unit": "size"}
+    given: dict[str, Any] = {"source": "Lemma 1", "says": "it is small", "bound": (1.0, "size")}
     given |= {"inside": lambda n: n["inside"], "residual": lambda n: n["residual"]}
     return Statement(**given | {"found": lambda n, known: f"{int(known.sum())} seen"} | more)
 

@@ -41,7 +41,6 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     unit,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores as draw_equal_scores
-from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.risk import EmpiricalRisk
 from tests.docs.pages import DOCS
@@ -121,11 +120,10 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
     given = instance(data, head, 20.0 * aim + jax.random.normal(jax.random.key(2), aim.shape))
     near = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], given)
     after, found = local_convergence.descents(near, 5)
-    assert float(found["attention"][0]) > 0.99
     # A thousand times the share of a step squared.
     assert float(found["near_last"][0]) < 0.1 * float(found["near_first"][0])
     # So far out, steps of plain descent are shorter than rounding.
-    assert float(found["moved"][0]) < 1e-6 and after.start.shape == (1, *aim.shape)
+    assert float(jnp.linalg.norm(after.start[0] - given.start)) < 1e-6
 
 
 def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,18 +139,14 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
         gap = [1e-12, 1.0, 1.0] if first else [1e-12, 1.0]
         gap = jnp.asarray([*gap, *[1.0] * (width - len(gap))])
         outcome = jnp.where(gap <= follow.CERTIFIED, Outcome.globally_optimal.value, Outcome.undecided.value)
-        names = ("feasible", "selected", "target_attention", "misaligned", "norm", "lost_gap")
+        names = ("feasible", "selected", "target_attention", "misaligned", "lost_gap")
         found: dict[str, Any] = {name: jnp.ones(width) for name in names}
-        found |= {"outcome": outcome, "flow_gap": gap, "log_time": jnp.full(width, 3.0)}
-        return found | {"weights": jnp.ones_like(part.start)}
+        return found | {"outcome": outcome, "flow_gap": gap, "weights": jnp.ones_like(part.start)}
 
     monkeypatch.setattr(follow, "_block", block)
     found = follow.follow(given)
     assert [list(one) for one in starts] == [[0.0] * 3, [1.0] * 3]
-    assert found.continued.tolist() == [False, True, False]
     assert (found.outcome == Outcome.globally_optimal.value).tolist() == [True, True, False]
-    # Times add up.
-    assert np.allclose(found.log_time, [3.0, 3.0 + np.log(2.0), 3.0])
 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
@@ -165,7 +159,7 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
     raw = {
-        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0), silent).named
+        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0)).named
         for name, part in inequalities.INEQUALITIES.parts.items()
         if isinstance(part, papers.Sweep)
     }
@@ -184,16 +178,13 @@ def test_a_paper_without_checks_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         papers.verify("tarzanagh2023", say=silent)
 
 
-def test_starts_that_end_higher_are_counted() -> None:
+def test_points_of_paths_are_compared_with_their_program() -> None:
     radii = 2.0 ** np.arange(12)
-    shape = (3, 3, radii.size)
-    objective, status = np.zeros(shape), np.full(shape, PathStatus.stationary.value)
-    objective[0, 1, -1], status[1, 0, -1] = 5.0, PathStatus.flat.value
-    columns = {name: np.ones((3, radii.size)) for name in ("found", "margin", "residual", "slack", "balance")}
+    columns = {name: np.ones((3, radii.size)) for name in ("found", "margin", "balance")}
     weights = np.broadcast_to(np.eye(2), (3, radii.size, 2, 2))
-    given = Table(columns, weights=weights, status=status, objective=objective)
+    given = Table(columns, weights=weights)
     paths = path_limits.paths_of(given, radii, np.ones(3, bool), np.stack([np.eye(2)] * 3))
-    assert paths.elsewhere.tolist() == [1, 1, 0] and not paths.distance.any()
+    assert not paths.distance.any()
     assert np.allclose(paths.size, 2.0 / radii) and np.isnan(paths.above).all()
     # A norm of R at margin one, where the optimum is two.
     assert np.allclose(path_limits.above_optimum(radii, given.margin, np.stack([np.eye(2)] * 3)), radii / 2.0 - 1.0)

@@ -55,7 +55,7 @@ def key_of(seed: int, setting: int) -> Any:
     return jax.random.fold_in(jax.random.key(seed), setting)
 
 
-def curve(scale: str, key: Any, say: Any) -> Table:
+def curve(scale: str, key: Any) -> Table:
     """A curve `(5,)` and a number."""
     time.sleep(PAUSE[0])
     COMPUTED.append("curve")
@@ -82,8 +82,7 @@ BELOW = Statement[Table](
     says="Numbers are below two.",
     inside=lambda n: np.asarray(n.draws.value > -1.0),
     residual=lambda n: np.where(n.draws.ok, n.draws.value, np.nan),
-    bound=2.0,
-    unit="the number",
+    bound=(2.0, "the number"),
     found=lambda n, known: f"{int(known.sum())} drawn",
 )
 

@@ -7,8 +7,8 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.assumptions import return_distances, stage_assumptions
 from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.toy import stage_slacks
 from jaxflow.theory import StageResult, incremental_learning
 
 # A quadratic risk ½ aᵀGa − rᵀa in which a coordinate leaves and comes back with the other sign.
@@ -90,12 +90,12 @@ def test_piecewise_constant_prediction(stages):
 
 def test_assumptions_are_measured(stages):
     model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3, log_scale=-10_000.0)
-    found = stage_assumptions(stages, model)
-    assert len(found) == 4 and all(bool(a.holds) for a in found)
-    assert float(found[1].slack) == float(np.min(stages.gaps[:4]))
-    assert float(found[2].slack) == float(stages.leaving[2])
+    found = stage_slacks(stages, model)
+    assert len(found) == 4 and all(slack > 0 for slack in found)
+    assert float(found[1]) == float(np.min(stages.gaps[:4]))
+    assert float(found[2]) == float(stages.leaving[2])
     balanced = HadamardNetwork(DiagonalLinear(), jnp.ones(3), jnp.array([0.5, 1.0, 0.5]))
-    assert not bool(stage_assumptions(stages, balanced)[0].holds)
+    assert stage_slacks(stages, balanced)[0] == 0
 
 
 def test_the_flow_passes_the_stages_of_the_example(stages):
@@ -119,20 +119,6 @@ def test_equal_pulls_tie_and_others_are_learned_one_after_the_other(predicted):
     assert np.allclose(plain.times[:3], [1.0, 2.0, 4.0], rtol=1e-12)
     assert np.allclose(plain.products[2], [1.0, -0.25, 0.0625], rtol=1e-12)
     assert np.allclose(plain.exponents[2], [0.0, 2.0, 0.0])
-
-
-@pytest.mark.slow
-def test_returns_after_perturbation(stages):
-    risk = quadratic(GRAM, PULL)
-    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
-
-    @jax.jit
-    def distances(before, after):
-        return return_distances(risk, model, before, after, key=jax.random.key(1), draws=3)
-
-    assert np.all(np.asarray(distances(stages.products[0], stages.products[1])) <= 1e-12)
-    # A point that is no limit of this stage is not returned to.
-    assert np.all(np.asarray(distances(stages.products[0], 0.9 * stages.products[1])) > 1e-3)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def draw(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
 def follow_tail(key: Any, setting: None) -> Table:
     """The flow of the logistic loss."""
     risk, model = draw(key, Logistic())
-    stages, count = _first_stages(risk, model)
+    stages, count = first_stages(risk, model)
     passed = np.full((len(LOG_ALPHAS), P), np.nan)
     for row, log_alpha in enumerate(LOG_ALPHAS if count else ()):
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(1.02 * stages.times[count - 1]))
@@ -60,7 +60,7 @@ def follow_tail(key: Any, setting: None) -> Table:
 def follow_adam(key: Any, setting: None) -> Table:
     """Adam from weights of 1e-8."""
     risk, model = draw(key, Squared())
-    stages, count = _first_stages(risk, model)
+    stages, count = first_stages(risk, model)
     learned = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
     passed = np.full((1, P), np.nan)
     for k in range(count):
@@ -72,7 +72,7 @@ def follow_adam(key: Any, setting: None) -> Table:
     return _learned(stages, count, passed)
 
 
-def _first_stages(risk: Any, model: Any) -> tuple[Any, int]:
+def first_stages(risk: Any, model: Any) -> tuple[Any, int]:
     """The stages, and how many of the first ones have coordinates of their own."""
     stages = jax.tree.map(np.asarray, jax.device_get(algorithm_1(risk, model, max_stages=P)))
     coordinates = stages.coordinates[: int(stages.count)].tolist()
@@ -104,7 +104,6 @@ def adam_products(risk: Any, model: Any) -> Any:
     return jax.lax.scan(step, (weights, optimizer.init(weights)), None, length=STEPS)[1]
 
 
-# `tails` `(1, b)`: the flow of the logistic loss; `adam` `(1, b)`: Adam on the squared loss, same data.
 ORDERS = Dataset(
     "boix2023",
     "outside",
@@ -112,7 +111,6 @@ ORDERS = Dataset(
         "tails": Part(follow_tail, {"logistic": None}, TRIALS, way="on host"),
         "adam": Part(follow_adam, {"squared": None}, TRIALS, instances="tails", way="on host"),
     },
-    where=f"{__name__}:ORDERS",
 )
 
 
@@ -148,12 +146,7 @@ ADAM = Statement[Table](
     residual=lambda n: disorder(n.adam.passed[:, :, 0], n.adam.times),
 )
 
-register(
-    ORDERS,
-    title="§6: exponential tails, Adam",
-    statements=[TAILS, ADAM],
-)
-
+register(ORDERS, title="§6: exponential tails, Adam", statements=[TAILS, ADAM])
 
 DECAY_TRIALS = {"quick": 20, "paper": 400, "large": 5000}
 
@@ -172,10 +165,6 @@ READINGS = 4001
 # The two readings nearest to a stage are e^(-20) of the wait apart.
 FOLDS = 20.0
 
-# Middle of a plateau: what is not learned yet is exponentially small; left are the tolerance of the integration
-# (1e-5 of the logarithm of a product) and what a slow direction still has to go.
-WEIGHTS = 1e-3
-
 # Slopes past λ off the support, relative to those at zero: rounding of sums over samples, and of the inner limit.
 MINIMISER = 1e-9
 
@@ -183,21 +172,20 @@ MINIMISER = 1e-9
 def follow_decay(key: Any, setting: None) -> Table:
     """What the generalised Algorithm 1 says, and what the flow does.
 
-    `results`, `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of Algorithm 1 with
-    g − λ for g; when the flow `passed` half of each product, and its `distance` in the middle of the plateau, `(k,)`
-    each; slopes past λ where it ends, relative to the largest at zero, `excess` (NaN: no end); whether the flow was
-    followed, `ok`.
+    `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of Algorithm 1 with g − λ for g;
+    when the flow `passed` half of each product, `(k,)` each; slopes past λ where it ends, relative to the largest at
+    zero, `excess` (NaN: no end); whether the flow was followed, `ok`.
     """
     risk, model = draw(key, Logistic())
     stages, decay, slopes = jax.device_get(_predict(risk, model))
-    results, count = np.asarray(stages.results.value), int(stages.count)
+    count = int(stages.count)
     products, excess = np.asarray(stages.products)[:count], np.nan
-    if np.any(results == StageResult.finished):
+    if np.any(np.asarray(stages.results.value) == StageResult.finished):
         last = products[-1] if count else np.zeros(P)
         # The condition for a minimum of L + λ|a|₁ at this point.
         past = np.where(last == 0.0, np.abs(slopes) - decay, np.abs(slopes - decay * np.sign(last)))
         excess = max(past.max(), 0.0) / (decay / SHARE)
-    times, passed, distance = np.full((3, STAGES), np.nan)
+    times, passed = np.full((2, STAGES), np.nan)
     coordinates, ok = np.full(STAGES, -1), True
     if count:
         times[:count], coordinates[:count] = np.asarray(stages.times)[:count], np.asarray(stages.coordinates)[:count]
@@ -213,14 +201,10 @@ def follow_decay(key: Any, setting: None) -> Table:
             found = crossings(readings, path[:, i], 0.5 * float(products[k, i]))
             if len(found):
                 passed[k] = found[np.argmin(np.abs(found - times[k]))]
-            middle = int(np.argmin(np.abs(readings - 0.5 * (times[k] + ends[k]))))
-            distance[k] = np.max(np.abs(path[middle] - products[k]))
     return Table(
-        results=results,
         times=times,
         coordinates=coordinates,
         passed=passed,
-        distance=distance,
         excess=np.asarray(excess),
         ok=np.asarray(ok),
     )
@@ -294,12 +278,7 @@ def _predict(risk: Any, model: Any) -> tuple[Any, Any, Any]:
 
 # `flows` `(1, b)`: linear diagonal networks of three products, nine points with random labels, λ a fifth of the largest
 # slope.
-DECAY = Dataset(
-    "boix2023",
-    "decay",
-    {"flows": Part(follow_decay, {"logistic": None}, DECAY_TRIALS, way="on host")},
-    where=f"{__name__}:DECAY",
-)
+DECAY = Dataset("boix2023", "decay", {"flows": Part(follow_decay, {"logistic": None}, DECAY_TRIALS, way="on host")})
 
 
 def _asked(numbers: Table) -> np.ndarray:
@@ -321,12 +300,7 @@ ENDS = Statement[Table](
     says="every stage has a limit, and the last one minimises L + λ|a|₁ over the products a",
     # A path whose end is not known decides nothing.
     residual=lambda n: n.flows.excess,
-    bound=MINIMISER,
-    unit="slope past λ, relative to the largest at zero",
+    bound=(MINIMISER, "slope past λ, relative to the largest at zero"),
 )
 
-register(
-    DECAY,
-    title="§6: an exponential tail with weight decay",
-    statements=[IN_ORDER, ENDS],
-)
+register(DECAY, title="§6: an exponential tail with weight decay", statements=[IN_ORDER, ENDS])

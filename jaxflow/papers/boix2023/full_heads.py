@@ -184,7 +184,6 @@ HEADS = Dataset(
     "boix2023",
     "heads",
     {"paths": Part(follow, {f"log alpha={a:g}": np.asarray(a) for a in LOG_ALPHAS}, TRIALS, block=20, way="in turn")},
-    where=f"{__name__}:HEADS",
 )
 
 
@@ -240,8 +239,4 @@ VALUES_FIRST = Statement[Table](
     ),  # fmt: skip
 )
 
-register(
-    HEADS,
-    title="§6: heads that are not diagonal",
-    statements=[ONE_AT_A_TIME, VALUES_FIRST],
-)
+register(HEADS, title="§6: heads that are not diagonal", statements=[ONE_AT_A_TIME, VALUES_FIRST])

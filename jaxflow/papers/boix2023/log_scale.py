@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Say, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Statement, Sweep, Table, register
 from jaxflow.study import subkey
 
 DRAWS = {"quick": 200, "paper": 10_000, "large": 1_000_000}
@@ -17,17 +17,15 @@ LOG_ALPHA, C = -1000.0, 0.1
 DIGITS = 2000
 
 
-def draw(scale: str, key: Any, say: Say) -> Table:
+def draw(scale: str, key: Any) -> Table:
     r"""m points of any flow: $\log_\alpha(u+v)$ is the `exponent`, uniform from −1 to 3, and $\log|u^2-v^2|/\alpha^2$
     of a Gaussian start is `conserved`; both `(m,)`."""
-    say("Lemmas D.1 to D.3")
     u, v = np.asarray(jax.random.normal(subkey(key, "start"), (2, DRAWS[scale])))
     exponent = jax.random.uniform(subkey(key, "exponent"), (DRAWS[scale],), minval=-1.0, maxval=3.0)
     return Table(exponent=np.asarray(exponent), conserved=np.log(np.abs(u**2 - v**2)))
 
 
-# `points` `(m,)`.
-LOG_SCALE = Dataset("boix2023", "log-scale", {"points": Sweep(draw)}, where=f"{__name__}:LOG_SCALE")
+LOG_SCALE = Dataset("boix2023", "log-scale", {"points": Sweep(draw)})
 
 
 def _logarithms(points: Table) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +48,7 @@ def _decimals(points: Table, at: tuple[int, ...]) -> tuple[Decimal, Decimal, Dec
 
 
 def lemma(
-    number: int, says: str, inside: Any, residual: Any, again: Callable[..., Decimal], unit: str, bound: float
+    number: int, says: str, inside: Any, residual: Any, again: Callable[..., Decimal], bound: tuple[float, str]
 ) -> Statement[Table]:
     """One of the three, with `again` of log α, u, v and the exponent."""
 
@@ -64,7 +62,6 @@ def lemma(
         inside=lambda n: inside(np.abs(n.points.exponent - 1.0)),
         residual=lambda n: residual(n.points),
         bound=bound,
-        unit=unit,
         again=Again(f"{DIGITS} decimals", by_decimals, 1e-9),
     )
 
@@ -79,8 +76,7 @@ register(
             lambda off: off < 1.0 - C,
             lambda points: 0.5 * C - _largest(points),
             lambda log_alpha, u, v, _: Decimal(0.5 * C) - max(abs(u), abs(v)).ln() / log_alpha,
-            "c/2 − log_α of the larger",
-            0.0,
+            (0.0, "c/2 − log_α of the larger"),
         ),
         lemma(
             2,
@@ -88,8 +84,7 @@ register(
             lambda off: off > 1.0 + C,
             _largest,
             lambda log_alpha, u, v, _: abs(u).ln() / log_alpha,
-            "log_α |u|",
-            BELOW_ZERO,
+            (BELOW_ZERO, "log_α |u|"),
         ),
         lemma(
             3,
@@ -98,8 +93,7 @@ register(
             # Above zero where v has not the sign that its exponent tells.
             lambda points: np.sign(1.0 - points.exponent) * -np.diff(_logarithms(points), axis=0)[0],
             lambda log_alpha, u, v, exponent: (1 if exponent < 1 else -1) * ((u + v) / (u - v)).ln() / log_alpha,
-            "log_α of (u + v)/(u − v), or of its inverse",
-            BELOW_ZERO,
+            (BELOW_ZERO, "log_α of (u + v)/(u − v), or of its inverse"),
         ),
     ],
 )

@@ -31,7 +31,6 @@ CRITERIA = (f"loss within {TOLERANCE:.0%}", f"accuracy within {POINTS:g} points"
 PERMUTATIONS = 9999
 LEVEL = 0.05
 
-
 # Training as in figure 7, and the largest ranks of the updates of every head.
 SIZES = {
     "quick": (IMAGES["quick"]._replace(seeds=2, recipe=IMAGES["quick"].recipe._replace(steps=100)), (0, 1, 4)),
@@ -90,12 +89,10 @@ def compute(key: Any, what: tuple[Size, tuple[int, ...]]) -> Table:
     return Table(scales=np.asarray(size.scales), ranks=np.asarray(ranks), steps=np.asarray(steps[0]), **split)
 
 
-# `runs` `(1, 1)`: all of them.
 LORA = Dataset(
     "boix2023",
     "lora",
     {"runs": Part(compute, lambda scale: {"digits": SIZES[scale]}, dict.fromkeys(SIZES, 1), block=1, way="on host")},
-    where=f"{__name__}:LORA",
 )
 
 

@@ -150,7 +150,6 @@ def _at(task: Task, path: ProductPath, time: float) -> Any:
     return model.with_weights(new)
 
 
-# `noise` `(2, 1)`: of each of `NOISES`, on the task of figure 2.
 NOISE = Dataset(
     "boix2023",
     "noise",
@@ -163,10 +162,8 @@ NOISE = Dataset(
             way="on host",
         )
     },
-    where=f"{__name__}:NOISE",
 )
 
-KINDS = tuple(NOISES)
 SENTENCES = (
     "The training dynamics quickly converge to the original unperturbed trajectory (Assumption 4.4).",
     "The nonlinear dynamics are robust and tend to the limiting endpoint under perturbation (Assumption 4.5).",

@@ -180,13 +180,15 @@ def follow_products(
     *,
     solver: diffrax.AbstractSolver | str | None = None,
     controller: diffrax.AbstractStepSizeController | None = None,
+    tolerance: float | None = None,
     max_steps: int = 50_000,
 ) -> ProductPath:
     r"""Integrates a start of size α in `LogHadamard` coordinates to a rescaled time, keeping every step.
 
     **Arguments:** `model`: with its weights already of size α (`HadamardNetwork.scaled`); `log_alpha`:
     $\log\alpha$, the unit of time; `until`: in units of $\log(1/\alpha)$; the others as in `integrate`, but that an
-    implicit solver without a controller goes from stage to stage (`stage_controller`).
+    implicit solver without a controller goes from stage to stage (`stage_controller`); with a `tolerance` of the
+    logarithms that is `stage_solver`.
 
     **Raises:** `ValueError` naming the argument.
     """
@@ -195,11 +197,11 @@ def follow_products(
     check_real("log_alpha", log_alpha)
     check_real("until", until, positive=True)
     clock = RescaledTime(log_alpha)
-    chosen = as_solver(solver, clock)
-    if solver is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
+    chosen = as_solver(solver if tolerance is None else stage_solver(tolerance), clock)
+    if solver is None and tolerance is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
         chosen = stage_solver()
     if controller is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
-        controller = stage_controller(chosen, model.log_weights.log_conserved)
+        controller = stage_controller(chosen, model.log_weights.log_conserved, tolerance or ATOL)
     controller = as_controller(controller, chosen, clock)
     inner = controller.inner if isinstance(controller, StageSteps) else controller
     drive = Drive(with_tolerances(chosen, inner), controller, max_steps=max_steps)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.boix2023.training import PRODUCTS, RUNS, TRAINING, above_start, band, notes, product, said, shrinks
-from jaxflow.papers.drawing import dress, kept_axes
+from jaxflow.papers.drawing import dress, new_panels
 from jaxflow.papers.experiment import Table, register
 from jaxflow.plots import new_figure, new_grid
 
@@ -94,10 +94,8 @@ def draw_layers(numbers: Table) -> Any:
     """Figure 15: in every layer, mean and standard deviation over seeds and heads; dotted: the start, where it is not
     far above."""
     panels = [(name, at) for name in VITS for at in range(product(numbers, name, "KQ").rank.shape[-2])]
-    columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, grid = new_grid(rows, columns, width=3.6 * columns, height=3.0 * rows)
-    for axis, (name, at) in zip(kept_axes(grid, len(panels)), panels, strict=True):
+    figure, axes = new_panels(len(panels), 4, 3.6, 3.0, RANK)
+    for axis, (name, at) in zip(axes, panels, strict=True):
         for part, (color, symbol) in PRODUCTS.items():
             here = product(numbers, name, part)
             values, start = here.rank[:, 0, :, at].reshape(len(here.steps), -1), float(here.initial[0, 0, :, at].mean())
@@ -105,8 +103,6 @@ def draw_layers(numbers: Table) -> Any:
             if start < 2.0 * values.max():
                 axis.axhline(start, color=color, linestyle=":", linewidth=1.0)
         dress(axis, f"layer {at + 1}; {RUNS[name]}", "step", legend=7, size=9)
-    for axis in grid[:, 0]:
-        axis.set_ylabel(RANK)
     return figure
 
 
@@ -179,7 +175,6 @@ register(
     draw=draw_layers,
 )
 
-
 BOTH = "ViTs on CIFAR-10 and ImageNet"
 # "Extreme", a word without a number in the paper: at most half of the stable rank of the start.
 EXTREME = 0.5
@@ -205,10 +200,8 @@ def _the_weights(here: Table) -> np.ndarray:
 def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = False) -> Any:
     """Normalised spectra of one head a panel, from the default scale: the start red, what was added green, the darker
     the later (up to five of the measurements, or the `last` alone), the weights at the end dashed."""
-    columns = min(3, len(heads))
-    rows = -(-len(heads) // columns)
-    figure, grid = new_grid(rows, columns, width=4.2 * columns, height=3.2 * rows)
-    for axis, (name, part, layer) in zip(kept_axes(grid, len(heads)), heads, strict=True):
+    figure, axes = new_panels(len(heads), 3, 4.2, 3.2, r"$\sigma_i/\sigma_1$")
+    for axis, (name, part, layer) in zip(axes, heads, strict=True):
         here, at = product(numbers, name, part), (0, SEED, layer, HEAD)
         points = len(here.steps)
         shown = [points - 1] if last else sorted({round(x) for x in np.linspace(0, points - 1, 5)})
@@ -221,8 +214,6 @@ def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = F
             axis.plot(np.arange(1, len(values) + 1), values, "-", color=color, label=label)
         title = f"${PRODUCTS[part][1]}$, layer {layer + 1}; {RUNS[name]}"
         dress(axis, title, "i", legend=7, size=9, ylim=(0.0, 1.02))
-    for axis in grid[:, 0]:
-        axis.set_ylabel(r"$\sigma_i/\sigma_1$")
     return figure
 
 

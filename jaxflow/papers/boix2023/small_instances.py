@@ -10,13 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import (
-    ProductPath,
-    algorithm_1,
-    follow_products,
-    stage_controller,
-    stage_solver,
-)
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Rate, Statement, Table, common_rate, register
 from jaxflow.risk import EmpiricalRisk
@@ -114,9 +108,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     coordinates, exponents = (np.asarray(x)[:count] for x in (stages.coordinates, stages.exponents))
     stage = Table(coordinates=coordinates, times=times, products=products, exponents=exponents)
     for step, log_alpha in enumerate(LOG_ALPHAS):
-        start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
-        controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
-        path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
+        path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(ends[-1]), tolerance=TOLERANCE)
         if path.times[-1] < ends[-1] * (1 - 1e-12):
             return nothing.replace(inside=inside, ok=False)
         for k in range(count):
@@ -155,12 +147,8 @@ def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
     return float(jnp.max(jnp.abs(after / before - 1.0)))
 
 
-# `flows` `(2, b)`: of each of `FAMILIES`.
 FLOWS = Dataset(
-    "boix2023",
-    "stages",
-    {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")},
-    where=f"{__name__}:FLOWS",
+    "boix2023", "stages", {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")}
 )
 
 
@@ -192,9 +180,7 @@ def falls(name: str, source: str, says: str, aim: bool = True) -> Statement[Tabl
         says=says,
         inside=lambda n: n.flows.inside,
         residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows, name, aim) - 1.0)),
-        bound=ORDER,
-        unit=f"|order of the distance {what} − 1|",
-        limit=True,
+        bound=(ORDER, f"|order of the distance {what} − 1|"),
         rate=rate,
         # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
         # distance does not fall.
@@ -208,7 +194,7 @@ def _changes(flows: Table, name: str) -> np.ndarray:
     return np.abs(np.log10(values[:, :, -1] / values[:, :, -2]))
 
 
-def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, late: float = -np.inf) -> Statement:
+def at_smallest(source: str, says: str, residual: Any, bound: tuple[float, str], late: float = -np.inf) -> Statement:
     """What small enough α have, by the worst stage at the smallest α, and by independent code for linear networks."""
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -221,7 +207,6 @@ def at_smallest(source: str, says: str, residual: Any, bound: float, unit: str, 
         inside=lambda n: n.flows.inside,
         residual=lambda n: _worst(n.flows, residual(n.flows)),
         bound=bound,
-        unit=unit,
         late=late,
         # Both find times between steps.
         again=Again("LSODA and NNLS of SciPy (linear networks)", again, 0.05),
@@ -253,8 +238,7 @@ LEMMAS = [
         "Lemma C.5",
         f"θ stays within 24ρ of θ^k until weights off the support have moved by 4ρ, ρ = {RHO:g}, at e^(-10000)",
         lambda flows: flows.stays[:, :, -1],
-        24.0,
-        "distance in units of ρ",
+        (24.0, "distance in units of ρ"),
     ),
     falls("exponent", "Lemma C.6", "log_α w → b^{k+1} where part (A) ends, as (23) has it", aim=False),
     falls("opens", "Lemmas C.7 and C.9", "part (A), (26), ends at rescaled time T_{k+1} as α → 0"),
@@ -262,22 +246,19 @@ LEMMAS = [
         "Lemma C.8",
         f"in part (A) no weight off the support moves by more than ε̄ = {NEAR:g}, but that of i_k, at e^(-10000)",
         lambda flows: flows.others[:, :, -1],
-        1.0,
-        "motion in units of ε̄",
+        (1.0, "motion in units of ε̄"),
     ),
     at_smallest(
         "Lemma C.9",
         "where part (A) ends u_{i_k} is between ρ and 3ρ, and v_{i_k} has the sign that stage k + 1 predicts",
         lambda flows: np.abs(flows.weight[:, :, -1] - 2.0),
-        1.0,
-        "|± u/ρ − 2|",
+        (1.0, "|± u/ρ − 2|"),
     ),
     at_smallest(
         "Lemma C.10",
         "part (B) takes a time O(1) of the flow: the same at e^(-1000) and e^(-10000)",
         lambda flows: _changes(flows, "length"),
-        ORDER,
-        "|log₁₀ of the ratio of times|",
+        (ORDER, "|log₁₀ of the ratio of times|"),
         # A share of log(1/α) would be ten times as long.
         0.5,
     ),
@@ -285,8 +266,7 @@ LEMMAS = [
         "Lemma C.10",
         "in part (B) w changes by a factor that does not depend on α: the same logarithm at e^(-1000) and e^(-10000)",
         lambda flows: _changes(flows, "factor"),
-        ORDER,
-        "|log₁₀ of the ratio of logarithms|",
+        (ORDER, "|log₁₀ of the ratio of logarithms|"),
         0.5,
     ),
 ]
@@ -295,8 +275,7 @@ PLATEAUS = Statement[Table](
     says="θ(t log(1/α)) → θ^k in the middle of every plateau",
     inside=lambda n: n.flows.inside,
     residual=lambda n: _worst(n.flows, n.flows.distance[:, :, -1]),
-    bound=WEIGHTS,
-    unit="distance of the products at e^(-10000)",
+    bound=(WEIGHTS, "distance of the products at e^(-10000)"),
     # Products are of order one.
     late=1.0,
 )
@@ -311,8 +290,7 @@ CONSERVED = Statement[Table](
     source="Lemma 4.2",
     says="u² − v² is conserved: log(u + v) and log(u − v) integrated separately",
     residual=lambda n: n.flows.drift,
-    bound=DRIFT,
-    unit="relative drift of log(u² − v²) at e^(-10000)",
+    bound=(DRIFT, "relative drift of log(u² − v²) at e^(-10000)"),
 )
 
 register(

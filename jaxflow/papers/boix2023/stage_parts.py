@@ -14,7 +14,6 @@ from jaxflow.papers.experiment import Table
 RHO = 1e-2
 NEAR = 1e-2 * RHO
 
-
 NAMES = ("opens", "stays", "weight", "others", "exponent", "length", "factor")
 
 

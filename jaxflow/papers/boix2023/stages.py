@@ -10,18 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.boix2023.toy import (
-    PAPER,
-    PARTS,
-    SEPARATED,
-    TIME,
-    TOY,
-    entries,
-    toy,
-)
-from jaxflow.papers.drawing import dress, kept_axes
+from jaxflow.papers.boix2023.toy import PAPER, PARTS, SEPARATED, TIME, TOY, entries, toy
+from jaxflow.papers.drawing import dress, new_panels
 from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, fit, register
-from jaxflow.plots import COLORS, new_figure, new_grid
+from jaxflow.plots import COLORS, new_figure
 
 # Panel (b) shows the smallest scale of the paper.
 SHOWN = PAPER[-1]
@@ -94,9 +86,7 @@ TIMES = Statement[Table](
     source="Theorem 4.1",
     says="Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
     residual=lambda n: np.abs(_smallest(n).lateness),
-    bound=TIME_ACCURACY,
-    unit="relative distance in time",
-    limit=True,
+    bound=(TIME_ACCURACY, "relative distance in time"),
     rate=_time_rate,
     # A stage that the flow has not reached in time may still come closer at a smaller α, unless it takes twice as long.
     late=1.0,
@@ -105,8 +95,7 @@ WEIGHTS = Statement[Table](
     source="Theorem 4.1",
     says="θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
     residual=lambda n: _smallest(n).distances,
-    bound=WEIGHT_ACCURACY,
-    unit="distance of the products",
+    bound=(WEIGHT_ACCURACY, "distance of the products"),
     # In the middle of a plateau what is left is exponentially small; where it is not, the plateau is not reached.
     # Products are of order one.
     late=1.0,
@@ -131,8 +120,7 @@ EARLY = Statement[Table](
     source="Figure 2",
     says="Some stagewise learning behavior is already clear with α = 0.01.",
     residual=_early,
-    bound=-STILL,
-    unit="minus the share of time that the loss stands still at α = 0.01",
+    bound=(-STILL, "minus the share of time that the loss stands still at α = 0.01"),
 )
 
 
@@ -142,8 +130,7 @@ def assumption(number: str, says: str, clauses: slice) -> Statement[Table]:
         source=f"Assumption {number}",
         says=says,
         residual=lambda n: -n.stages.slacks[0, 0, clauses],
-        bound=BELOW_ZERO,
-        unit="minus the slack of a clause",
+        bound=(BELOW_ZERO, "minus the slack of a clause"),
     )
 
 
@@ -182,7 +169,6 @@ def converges(figure: str, part: str) -> Statement[Table]:
         source=figure,
         says="As α → 0, the training trajectories tend to a limiting trajectory.",
         residual=lambda n: _gaps(n, part)[-1:] - _gaps(n, part)[:1],
-        limit=True,
         rate=rate,
     )
 
@@ -296,16 +282,11 @@ def draw_part(numbers: Table, part: str) -> Any:
     """One panel for each α with the entries of `KQ` or `VO`."""
     seen = toy(numbers)
     rows = len(seen.log_alphas)
-    columns = min(4, rows)
-    height = -(-rows // columns)
-    figure, grid = new_grid(height, columns, width=3.4 * columns, height=2.9 * height)
-    axes = kept_axes(grid, rows)
+    figure, axes = new_panels(rows, 4, 3.4, 2.9, rf"entries of ${PARTS[part][1]}$")
     for row, axis in enumerate(axes):
         _draw_entries(axis, numbers, row, (part,), legend=row == 0)
         dress(axis, rf"$\alpha={_symbol(seen.log_alphas[row])}$")
-    for axis in grid[:, 0]:
-        axis.set_ylabel(rf"entries of ${PARTS[part][1]}$", fontsize=9)
-    for axis in axes[max(0, rows - columns) :]:
+    for axis in axes[-4:]:
         axis.set_xlabel(TIME)
     return figure
 

@@ -9,13 +9,7 @@ import numpy as np
 from jaxflow.data import LinearData
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import (
-    ProductPath,
-    algorithm_1,
-    follow_products,
-    stage_controller,
-    stage_solver,
-)
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_parts import linear_stages
 from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.risk import EmpiricalRisk
@@ -104,9 +98,7 @@ def follow(key: Any, setting: None) -> Table:
     coordinates, times, ok = np.full(shape, -1), np.full(shape, np.nan), True
     for row, log_alpha in enumerate(LOG_ALPHAS if inside else ()):
         until = HORIZON * float(stages.times[count - 1])
-        start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
-        controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
-        path = follow_products(risk, start, log_alpha, until, solver=solver, controller=controller)
+        path = follow_products(risk, model.scaled(log_alpha), log_alpha, until, tolerance=TOLERANCE)
         ok &= bool(path.times[-1] >= until * (1 - 1e-12))
         order = entries_of(path)[:STAGES]
         coordinates[row, : len(order)] = [coordinate for _, coordinate in order]
@@ -140,7 +132,6 @@ def together(flows: Table) -> np.ndarray:
     return np.where(same & apart, 0.0, np.where(same & one, 1.0, np.nan))
 
 
-# `algorithm` `(1, b)`; `flows` `(1, f)`: on the first of the same instances.
 SUPPORTS = Dataset(
     "boix2023",
     "supports",
@@ -148,7 +139,6 @@ SUPPORTS = Dataset(
         "algorithm": Part(predict, {"linear": None}, TRIALS, block=100),
         "flows": Part(follow, {"linear": None}, FOLLOWED, instances="algorithm", way="on host"),
     },
-    where=f"{__name__}:SUPPORTS",
 )
 
 
@@ -208,8 +198,7 @@ LEFT = Statement[Table](
     "off; and every Δ_k(i_k) > 0 (instances of which a coordinate leaves)",
     inside=lambda n: ~np.isnan(_left_behind(n)),
     residual=_left_behind,
-    bound=BELOW_ZERO,
-    unit="the largest of (1 − b) g, and of −Δ",
+    bound=(BELOW_ZERO, "the largest of (1 − b) g, and of −Δ"),
     again=Again("Algorithm 1 by NNLS of SciPy", _left_behind_again, 1e-6),
 )
 

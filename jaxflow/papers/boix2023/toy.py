@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from jaxflow._core import checked
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
-from jaxflow.papers.boix2023.assumptions import stage_assumptions
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products, stage_solver
 from jaxflow.papers.experiment import Dataset, Part, Table
 from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
-from jaxflow.theory import Stages
+from jaxflow.theory import StageResult, Stages
 
 # The scales of the paper, and two that no floating-point weight could have.
 PAPER = tuple(math.log(alpha) for alpha in (0.1, 0.01, 1e-4, 1e-8, 1e-16, 1e-32))
@@ -30,7 +31,6 @@ BEYOND = (math.log(1e-300), -10_000.0)
 # to a tenth of their time.
 ORDINARY = math.log(1e-8)
 LATER = 1.15
-
 
 # Stages of which the next follows after this share of their own time, or later, are well separated.
 SEPARATED = 0.05
@@ -107,10 +107,31 @@ def predict(key: Any, size: Size) -> Table:
         next=kept(np.asarray(stages.times)[1:], np.inf),
         coordinates=kept(stages.coordinates, -1).astype(int),
         **{name: kept(getattr(stages, name), np.nan) for name in OF_PLATEAUS},
-        slacks=np.asarray([float(clause.slack) for clause in stage_assumptions(stages, task.student)]),
+        slacks=np.asarray(stage_slacks(stages, task.student)),
         initial_loss=np.asarray(stages.initial_loss),
         until=np.asarray(task.until),
     )
+
+
+@checked()
+def stage_slacks(stages: Stages, model: HadamardNetwork) -> tuple[Array, ...]:
+    r"""Slacks of Assumptions 4.3 (all three clauses) and 4.4 over the stages that were learned, positive where they
+    hold.
+
+    They are: $|u_i(0)|\ne|v_i(0)|$ for all i; the smallest waiting time has no equal; $g_i\ne0$ where a coordinate has
+    left; stationary points are strict minima on their support. Assumption 2.1 (smooth loss, bounded data) is met by
+    every finite sample and every loss here whose derivative is continuous.
+
+    **Arguments:** `stages` of `model`, whose weights at the start are looked at.
+    """
+    logs = model.log_weights
+    # (u - v)/(u + v) or its inverse, whichever is smaller: zero where |u| = |v|.
+    balance = jnp.min(jnp.exp(-jnp.abs(logs.log_sum - logs.log_difference)))
+    learned = stages.results == StageResult.learned
+    tied = jnp.any(stages.results == StageResult.degenerate)
+    gap = jnp.where(tied, 0.0, jnp.min(jnp.where(learned, stages.gaps, jnp.inf)))
+    rest = (jnp.min(jnp.where(learned, one, jnp.inf)) for one in (stages.leaving, stages.curvatures))
+    return balance, gap, *rest
 
 
 def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPath:
@@ -121,7 +142,7 @@ def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPa
 def follow(key: Any, setting: tuple[Size, float]) -> Table:
     r"""The flow from a start of this size: times, losses `(m,)` and products `(m, p)` at its steps, the last one
     repeated; whether it got to its end, `ok`;
-    `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
+    `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
     there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
     $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
 
@@ -131,7 +152,6 @@ def follow(key: Any, setting: tuple[Size, float]) -> Table:
     size, log_alpha = setting
     task, predicted = make_task(key, size), predict(key, size)
     path = path_of(task, log_alpha, task.until)
-    stats = path.trajectory.stats
     effort = [steps_to_stages(path, predicted), np.nan, np.nan]
     if log_alpha == min(size.alphas):
         # What a start costs that no number holds.
@@ -146,8 +166,6 @@ def follow(key: Any, setting: tuple[Size, float]) -> Table:
         losses=losses,
         products=products,
         ok=np.asarray(reached(path, task.until)),
-        steps=np.asarray(int(stats["num_steps"])),
-        accepted=np.asarray(int(stats["num_accepted_steps"])),
         crossings=crossings,
         plateaus=plateaus,
         distances=np.max(np.abs(plateaus - predicted.products), axis=1),
@@ -202,7 +220,6 @@ def middle_of(predicted: Table, k: int) -> float:
     return 0.5 * float(predicted.times[k] + end)
 
 
-# `stages` `(1, 1)`, `paths` `(a, 1)` from every α, on one task.
 TOY = Dataset(
     "boix2023",
     "toy",
@@ -216,7 +233,6 @@ TOY = Dataset(
             way="on host",
         ),
     },
-    where=f"{__name__}:TOY",
 )
 
 

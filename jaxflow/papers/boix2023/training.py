@@ -35,21 +35,12 @@ OF_PRODUCTS = ("rank", "initial", "weights", "spectrum", "initial_spectrum", "we
 
 def train_images(key: Any, size: Size) -> Table:
     """On scikit-learn's digits."""
-    return _trained(image_runs(size, key, lambda line: None), "images_")
+    return image_runs(size, key, lambda line: None)
 
 
 def train_text(key: Any, size: Size) -> Table:
     """On the help topics."""
-    return _trained(text_runs(size, key, lambda line: None), "text_")
-
-
-def _trained(found: dict[str, Any], prefix: str) -> Table:
-    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds: `losses` of the last batch `(p, s, t)`;
-    `published`: network, recipe and data of the paper; columns of `practical.spectra.measure` `(2, p, s, t, l, h)`, of
-    $W_KW_Q^\top$ and $W_VW_O^\top$ in each of l layers and h heads, spectra with an axis more.
-    """
-    both = {name: np.stack([found[f"{prefix}{product}_{name}"] for product in PRODUCTS]) for name in OF_PRODUCTS}
-    return Table({name: np.asarray(found[prefix + name]) for name in OF_RUNS} | both)
+    return text_runs(size, key, lambda line: None)
 
 
 def _part(one: Any, sizes: Callable[[str], Size], instances: str = "") -> Part:
@@ -68,7 +59,6 @@ TRAINING = Dataset(
         "network": _part(train_images, lambda scale: NETWORKS[scale], "adam"),
         "text": _part(train_text, lambda scale: TEXTS[scale]),
     },
-    where=f"{__name__}:TRAINING",
 )
 
 

@@ -6,8 +6,6 @@ a step, however small the gradient: products grow together, and one would expect
 
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from jaxflow.losses import Squared
@@ -19,12 +17,12 @@ from jaxflow.papers.boix2023.beyond_assumptions import (
     adam_products,
     disorder,
     draw,
+    first_stages,
     well_apart,
 )
 from jaxflow.papers.drawing import dress, of
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
 from jaxflow.plots import COLORS, new_figure
-from jaxflow.theory import incremental_learning
 
 TRIALS = {"quick": 60, "paper": 400, "large": 4000}
 # A product is learned when it first has half of its least squares value.
@@ -44,17 +42,13 @@ def follow(key: Any, setting: None) -> Table:
       the largest.
     """
     risk, model = draw(key, Squared())
-    stages = jax.tree.map(np.asarray, jax.device_get(_stages(risk, model)))
-    first: list[int] = []
-    for coordinate in stages.coordinates[: int(stages.count)].tolist():
-        if coordinate in first:
-            break
-        first.append(coordinate)
+    stages, count = first_stages(risk, model)
+    first = stages.coordinates[:count].tolist()
     data: Any = risk.data
     aims = np.linalg.lstsq(np.asarray(data.inputs), np.asarray(data.targets), rcond=None)[0]
     found = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
     return Table(
-        times=np.where(np.arange(P) < len(first), stages.times[:P], np.nan),
+        times=np.where(np.arange(P) < count, stages.times[:P], np.nan),
         coordinates=np.array([*first, *(i for i in range(P) if i not in first)]),
         aims=aims,
         learned=learned(found, aims),
@@ -68,15 +62,7 @@ def learned(path: np.ndarray, aims: np.ndarray) -> np.ndarray:
     return np.where(there.any(axis=0), np.argmax(there, axis=0), np.nan)
 
 
-@eqx.filter_jit
-def _stages(risk: Any, model: Any) -> Any:
-    return incremental_learning(risk, model, max_stages=P)
-
-
-# `runs` `(1, b)`.
-ORDER = Dataset(
-    "results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")}, where=f"{__name__}:ORDER"
-)
+ORDER = Dataset("results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")})
 
 
 def _by_stage(numbers: Table) -> tuple[Mask, np.ndarray]:

@@ -22,8 +22,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, token_scores
 from jaxflow.papers.drawing import dress, look_of_errors, of, share_and_error
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
-from jaxflow.papers.independent import Tokens, attention, margin_rows, tokens_of
-from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
+from jaxflow.papers.independent import Tokens, attention, flow, given_and_start, margin_rows, product, tokens_of
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_3, score_gap_needed
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
@@ -60,7 +59,6 @@ POSITIVE = 1e-6
 SELECTED, LOST = 1e-2, 0.5
 # From here on attention that was lost has stayed lost; LSODA goes to the second.
 LATE, LOG_TIME = 1e4, 300.0
-
 
 # What is assumed, the size of the start, the parametrisation.
 Setting = tuple[str, str, str]
@@ -174,9 +172,7 @@ def follow(key: Any, setting: Setting) -> Table:
 
 CELLS = {f"{assumed}, {how} start, {NAMES[m]}": (assumed, how, m) for m in MODELS for assumed, how in ROWS}
 # `flows` `(27, b)`: the rows of one parametrisation after those of another.
-HYPOTHESES = Dataset(
-    "results", "hypotheses", {"flows": Part(follow, CELLS, TRIALS, way="on host")}, where=f"{__name__}:HYPOTHESES"
-)
+HYPOTHESES = Dataset("results", "hypotheses", {"flows": Part(follow, CELLS, TRIALS, way="on host")})
 
 
 def _inside(numbers: Table, cell: int) -> Mask:
@@ -200,11 +196,9 @@ def _selects(cell: int) -> Statement[Table]:
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("flows", at[0], cell)
-        given, begin = arrays_of(*start(key, (assumed, how, kind)))
-        found = flow(kind, given, begin, np.array([LOG_TIME]), log_exponential_slope)
-        if found is None:
-            return np.nan
-        weights = attention(given, product(kind, found[-1]))
+        given, begin = given_and_start(*start(key, (assumed, how, kind)))
+        (end,) = flow(given, begin, LOG_TIME, kind=kind, loss="exponential")
+        weights = attention(given, product(kind, end))
         return 1.0 - float(np.min(weights[np.arange(len(weights)), np.argmax(given.scores, axis=1)]))
 
     return Statement(
@@ -212,8 +206,7 @@ def _selects(cell: int) -> Statement[Table]:
         says=f"{NAMES[kind]}: the flow selects the optimal tokens.",
         inside=lambda n: _inside(n, cell),
         residual=lambda n: _missed(n, cell),
-        bound=SELECTED,
-        unit="1 − least attention on an optimal token",
+        bound=(SELECTED, "1 − least attention on an optimal token"),
         late=LOST,
         again=Again("LSODA of SciPy", again, SELECTED),
     )

@@ -17,15 +17,13 @@ from jaxflow.losses import Logistic
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, look_of_errors, of, share_and_error
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
-from jaxflow.papers.independent import margin_rows, tokens_of
-from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_logistic_slope
+from jaxflow.papers.independent import flow, given_and_start, margin_rows, tokens_of
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
 # Columns m of K and Q, sequences n, tokens T, dimension d; and how many starts for the same tokens.
 Setting = tuple[int, int, int, int, int]
-
 
 STARTS = {"quick": 16, "paper": 64, "large": 256}
 SHAPES = ((1, 2, 3, 4), (1, 3, 3, 4), (1, 3, 3, 8), (2, 3, 3, 4), (4, 3, 3, 4))
@@ -55,8 +53,7 @@ def one(key: Any, setting: Setting) -> Table:
     """One choice of tokens, from every start, `(starts,)`.
 
     - `outcome`: of the flow. `tokens`: the selection as a number to the base T. `value`: the nuclear norm of the flow's
-      direction at margin one. `kkt`: the residual of the KKT conditions of (KQ-SVM) there, by NNLS. `bound`: the least
-      nuclear norm without a bound on the rank.
+      direction at margin one. `kkt`: the residual of the KKT conditions of (KQ-SVM) there, by NNLS.
     """
     (_, n, T, _, _), (data, head, models) = setting, start(key, setting)
     risk, given = EmpiricalRisk(data, Logistic()), tokens_of(data, head)
@@ -64,13 +61,10 @@ def one(key: Any, setting: Setting) -> Table:
     for model in models:
         limit = find_limit(risk, model, throw=False)
         chosen = np.argmax(np.asarray(limit.selection), axis=-1)
-        outcome, bound = int(limit.outcome), float(limit.program_solution.certificate.primal_value)
         value, residual = kkt_residual(margin_rows(given, chosen), np.asarray(limit.flow_direction))
-        found.append((outcome, int(chosen @ T ** np.arange(n)), value, residual, bound))
-    outcomes, tokens, *floats = zip(*found, strict=True)
-    value, residual, bound = np.array(floats)
-    named = {"value": value, "kkt": residual, "bound": bound}
-    return Table(flow=np.array(outcomes), tokens=np.array(tokens, np.int32), **named)
+        found.append((int(limit.outcome), int(chosen @ T ** np.arange(n)), value, residual))
+    outcomes, tokens, value, residual = map(np.array, zip(*found, strict=True))
+    return Table(flow=outcomes, tokens=tokens.astype(np.int32), value=value, kkt=residual)
 
 
 def kkt_residual(rows: np.ndarray, W: np.ndarray) -> tuple[float, float]:
@@ -91,7 +85,6 @@ def kkt_residual(rows: np.ndarray, W: np.ndarray) -> tuple[float, float]:
     return float(np.sum(sizes)), float(nnls(np.stack(columns, axis=1), aim)[1] / np.linalg.norm(aim))
 
 
-# `starts` `(cells, b, starts)`: of every shape (m, n, T, d).
 MULTISTART = Dataset(
     "results",
     "multistart",
@@ -103,7 +96,6 @@ MULTISTART = Dataset(
             way="on host",
         )
     },
-    where=f"{__name__}:MULTISTART",
 )
 
 
@@ -174,9 +166,9 @@ def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     chosen = ends.tokens[own] // T ** np.arange(n) % T
 
     def value(model: Any) -> float:
-        given, begin = arrays_of(data, model)
-        found = flow("factored", given, begin, np.array([LOG_TIME]), log_logistic_slope)
-        return np.nan if found is None else _value_again(margin_rows(given, chosen), *found[-1])
+        given, begin = given_and_start(data, model)
+        (end,) = flow(given, begin, LOG_TIME, kind="factored")
+        return _value_again(margin_rows(given, chosen), *end)
 
     return value(models[own]) / value(models[best]) - 1.0
 
@@ -187,8 +179,7 @@ def _least_is_found(source: str, says: str, fewer: bool) -> Statement[Table]:
         says=says,
         inside=lambda n: _directions(n, fewer),
         residual=_excess,
-        bound=ABOVE,
-        unit="nuclear norm over the least one found, less one",
+        bound=(ABOVE, "nuclear norm over the least one found, less one"),
         again=Again("LSODA and SLSQP of SciPy, from both starts,", _excess_again, SOLVED),
     )
 
@@ -206,8 +197,7 @@ POINTS = Statement[Table](
     "every direction is one).",
     inside=lambda n: _directions(n, True) | _directions(n, False),
     residual=lambda n: n.starts.kkt,
-    bound=KKT,
-    unit="KKT residual by NNLS",
+    bound=(KKT, "KKT residual by NNLS"),
     # One that is still on its way.
     late=1.0,
 )

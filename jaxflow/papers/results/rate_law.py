@@ -21,8 +21,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress, of
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, median, register
-from jaxflow.papers.independent import margin_rows
-from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
+from jaxflow.papers.independent import flow, given_and_start, margin_rows, product
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.rates import bend, observed_exponent
 from jaxflow.papers.verdicts import Rate, common_rate, fit
@@ -49,7 +48,6 @@ SETTLED = 1.0 - 1e-6
 TRIALS = {"quick": 12, "paper": 100, "large": 1000}
 # n, T, d of tokens, and n, d of points.
 TOKENS, POINTS = (3, 3, 4), (3, 5)
-
 
 # What each parametrisation is called, its program's norm, and the starts.
 FAMILIES: dict[str, tuple[str, str, Callable[..., Any]]] = {
@@ -107,13 +105,7 @@ def follow(key: Any, name: str) -> Table:
     )
 
 
-# `flows` `(4, b)`: of each of `FAMILIES`.
-RATES = Dataset(
-    "results",
-    "rates",
-    {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")},
-    where=f"{__name__}:RATES",
-)
+RATES = Dataset("results", "rates", {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")})
 
 
 def _inside(numbers: Table) -> Mask:
@@ -145,8 +137,8 @@ def _law(cell: int) -> Statement[Table]:
         says="N(W)/(μ opt) − 1 falls like (log t)^−(1−κ) between log t = 1e4 and 1e6.",
         inside=lambda n: _inside(n)[cell],
         residual=lambda n: np.abs(_exponents(n) - n.flows.predicted)[cell],
-        bound=BIAS,
-        unit="|observed exponent − (1 − κ)|",
+        bound=(BIAS, "|observed exponent − (1 − κ)|"),
+        limit=False,
         rate=rate,
         again=Again("LSODA of SciPy with CVXPY's program", again, AGREE),
     )
@@ -156,10 +148,10 @@ def exponent_again(name: str, data: Any, model: Any) -> tuple[float, float]:
     """The exponent over the same times, and κ: by LSODA, NumPy and CVXPY; NaN where one of them fails."""
     import cvxpy
 
-    given, begin = arrays_of(data, model)
+    given, begin = given_and_start(data, model)
     ends = LOG_TIMES[FIRST:]
-    found = flow(name, given, begin, ends, log_exponential_slope)
-    if found is None:
+    found = flow(given, begin, *ends, kind=name, loss="exponential")
+    if np.isnan(found).any():
         return np.nan, np.nan
     weights = np.stack([product(name, parts) for parts in found])
     if name == "convolutional":

@@ -29,21 +29,18 @@ UNSATURATED = 40.0
 class Accumulated(eqx.Module):
     r"""A path at given times.
 
-    - `log_times` `(m,)`; `models`: the model at each, with a leading axis.
+    - `models`: the model at each time, with a leading axis.
     - `pushes` `(m, n, T)`: $\int_0^tp_{il}d\tau$ with $p=\partial L/\partial a$; for tokens that are not optimal
       $\phi_{il}=2\int p_{il}$ in the paper's notation (below (19)); None where none were asked for.
     - `gradients`: the log-scaled gradient at each time, whose multipliers are the instantaneous ones.
     - `result`: of the integration; `event_occurred` where it was given up, at a point where log t is no clock (a
       finite stationary point, or a late escape from a wrong choice of tokens). What comes after is infinite.
-    - `steps`: how many it took.
     """
 
-    log_times: Float[Array, " m"]
     models: Any
     pushes: Float[Array, "m n T"] | None
     gradients: ScaledGradient
     result: Any
-    steps: Array
 
 
 @checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"], plain=["rtol"])
@@ -102,8 +99,7 @@ def accumulate(
     ys = tree_where(early, first.ys[1], second.ys[1])  # pyright: ignore[reportOptionalSubscript]
     models = jax.vmap(lambda p: eqx.combine(p, frozen))(ys[0])
     result = diffrax.RESULTS.where(first.result == diffrax.RESULTS.successful, second.result, first.result)
-    steps = first.stats["num_steps"] + second.stats["num_steps"]
-    return Accumulated(log_times, models, ys[1], jax.vmap(gradient)(ys[0]), RESULTS.promote(result), steps)
+    return Accumulated(models, ys[1], jax.vmap(gradient)(ys[0]), RESULTS.promote(result))
 
 
 def _solve(

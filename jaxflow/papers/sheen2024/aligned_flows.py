@@ -23,7 +23,6 @@ from jaxflow.papers.sheen2024.frame import (
     alignment_frame,
     lift,
     margin_normalised,
-    margin_of,
     reduced_program,
     singular_entries,
 )
@@ -121,14 +120,11 @@ def follow(key: Any, setting: Setting) -> Table:
     against.
 
     - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
-    - `ok`: whether the integration reached its end. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$,
-      over $\|K\|_F^2$.
-    - `alignment`: the alignment error, relative to $\|K\|_F$.
-    - `margin`: μ; `attention`: the least attention on an optimal token.
+    - `ok`: whether the integration reached its end. `alignment`: the alignment error, relative to $\|K\|_F$.
+      `attention`: the least attention on an optimal token.
     - `weights_excess`, `velocity_excess`: $\|W\|_*/(\mu\,\mathrm{opt})-1$ for W and for its velocity, with the
       optimum of (W⋆-SVM), and `oracle_excess` with $\sum_i1/((1-c_i)\|x_i\|\|z_i\|)$ for the velocity.
-    - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
-    - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
+    - `result`: of (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
     - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
     """
     data, head, best = draw(setting, key)
@@ -143,9 +139,6 @@ def follow(key: Any, setting: Setting) -> Table:
         models, path.gradients.gradient
     )
     attention = jax.vmap(lambda m: jnp.min(jnp.where(best, m.attention(data), 1.0), axis=-1))(models)
-    drift = jax.vmap(FactoredAttention.conserved)(models) - model.conserved()[None]
-    square = jnp.sum(models.K**2, axis=(1, 2))
-    margin = jax.vmap(lambda W: margin_of(data, best, W))(W)
     program = attention_svm(data, best, "nuclear")
     solution = solve(program)
     optimum = solution.certificate.primal_value
@@ -165,16 +158,12 @@ def follow(key: Any, setting: Setting) -> Table:
         parallel=parallel,
         paired=paired,
         ok=path.result == RESULTS.successful,
-        conserved=jnp.max(jnp.abs(drift), axis=(1, 2)) / square,
         alignment=jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(models),
-        margin=margin,
         attention=jnp.min(attention, axis=-1),
         weights_excess=certificates.primal_value[0] / optimum - 1.0,
         velocity_excess=certificates.primal_value[1] / optimum - 1.0,
         oracle_excess=certificates.primal_value[1] / value - 1.0,
-        flow_gap=jnp.min(certificates.duality_gap, axis=0),
         result=solution.result.value,
-        program_gap=solution.certificate.duality_gap,
         oracle=value / optimum - 1.0,
         lifted_gap=certify(program, lifted, weights).duality_gap,
         lifted_residual=residual,
@@ -223,5 +212,4 @@ ALIGNED = Dataset(
             another_optimum, {"outside": setting(outside=True)}, TRIALS, instances="shapes", own_instances=True
         ),
     },
-    where=f"{__name__}:ALIGNED",
 )

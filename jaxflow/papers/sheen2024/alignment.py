@@ -8,14 +8,7 @@ import numpy as np
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Statement, Table, largest, median, register
-from jaxflow.papers.sheen2024.aligned_flows import (
-    ALIGNED,
-    LOG_TIMES,
-    NARROW,
-    SHAPE,
-    STARTS,
-    hypotheses_of,
-)
+from jaxflow.papers.sheen2024.aligned_flows import ALIGNED, LOG_TIMES, NARROW, SHAPE, STARTS, hypotheses_of
 from jaxflow.papers.sheen2024.diagonal_flows import FIRST, ROUNDING
 from jaxflow.plots import COLORS, CURVES, new_figure
 
@@ -51,10 +44,8 @@ ALIGNMENT = Statement[Table](
     residual=lambda n: np.concatenate(
         [np.where(flows.ok, np.max(flows.alignment, -1), np.nan) for flows in (of_theorem_5_1(n), n.starts.at(1))]
     ),
-    bound=STRAIGHT,
-    unit="part off the diagonal / ‖K‖",
+    bound=(STRAIGHT, "part off the diagonal / ‖K‖"),
 )
-
 
 LIMIT = Statement[Table](
     source="Theorem 5.1",
@@ -62,10 +53,8 @@ LIMIT = Statement[Table](
     "direction (its velocity at margin one) at log t = 1e6 is that of the exact limit, Σ 1/((1−c_i)‖x_i‖‖z_i‖).",
     inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=lambda n: _last(of_theorem_5_1(n), of_theorem_5_1(n).oracle_excess),
-    bound=EXACT,
-    unit="|norm / exact − 1|",
+    bound=(EXACT, "|norm / exact − 1|"),
 )
-
 
 SEPARATES = Statement[Table](
     source="Theorem 1.1",
@@ -73,10 +62,8 @@ SEPARATES = Statement[Table](
     "input sequence: the least attention on an optimal token at log t = 1e6.",
     inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=lambda n: _last(of_theorem_5_1(n), 1.0 - of_theorem_5_1(n).attention),
-    bound=SEPARATED,
-    unit="1 − least attention",
+    bound=(SEPARATED, "1 − least attention"),
 )
-
 
 EXACT_LIMIT = Statement[Table](
     source="Theorem 5.1",
@@ -85,8 +72,7 @@ EXACT_LIMIT = Statement[Table](
     residual=lambda n: np.where(
         of_theorem_5_1(n).result == ProgramResult.optimal.value, np.abs(of_theorem_5_1(n).oracle), np.nan
     ),
-    bound=CERTIFIED,
-    unit="|exact / optimum − 1|",
+    bound=(CERTIFIED, "|exact / optimum − 1|"),
 )
 
 LIFTING = Statement[Table](
@@ -94,10 +80,8 @@ LIFTING = Statement[Table](
     says="A solution of the reduced ℓ1 program (42), lifted with its multipliers by (44), solves (W⋆-SVM).",
     inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=lambda n: np.maximum(of_theorem_5_1(n).lifted_gap, of_theorem_5_1(n).lifted_residual),
-    bound=CERTIFIED,
-    unit="duality gap, residual of (44)",
+    bound=(CERTIFIED, "duality gap, residual of (44)"),
 )
-
 
 NOT_UNIQUE = Statement[Table](
     source="Theorem 5.1",
@@ -106,10 +90,8 @@ NOT_UNIQUE = Statement[Table](
     inside=lambda n: hypotheses_of(n.shapes.at(1)),
     # Another matrix that is the same, or has another norm, shows nothing of it.
     residual=lambda n: np.where(n.others.apart[0] > DIFFERENT, np.abs(n.others.excess[0]), np.inf),
-    bound=CERTIFIED,
-    unit="difference of the two objectives",
+    bound=(CERTIFIED, "difference of the two objectives"),
 )
-
 
 TOO_NARROW = Statement[Table](
     source="Theorem 5.1",
@@ -119,8 +101,7 @@ TOO_NARROW = Statement[Table](
     residual=lambda n: np.max(
         np.abs(n.starts.at(3).attention[:, LOG_TIMES <= EARLY] - 1.0 / SHAPE[1]), axis=-1, initial=0.0
     ),
-    bound=UNTRAINED,
-    unit="change of attention where π(i) > d_e",
+    bound=(UNTRAINED, "change of attention where π(i) > d_e"),
     beyond=True,
 )
 

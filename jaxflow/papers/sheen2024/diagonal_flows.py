@@ -252,7 +252,6 @@ def follow_on(key: Any, setting: Setting) -> Table:
 
 FLOWS = {f"omega_0={omega:g}": setting(*SHAPE, 1.1, omega, margin=MARGIN, both=True) for omega in OMEGAS}
 
-# `flows` `(3, b)`: from each of `OMEGAS`; `continued` `(1, b)`: the same instances from the first.
 DIAGONAL = Dataset(
     "sheen2024",
     "diagonal-flows",
@@ -260,5 +259,4 @@ DIAGONAL = Dataset(
         "flows": Part(follow, FLOWS, TRIALS),
         "continued": Part(follow_on, dict(list(FLOWS.items())[:1]), TRIALS, instances="flows", way="on host"),
     },
-    where=f"{__name__}:DIAGONAL",
 )

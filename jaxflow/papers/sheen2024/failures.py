@@ -54,7 +54,6 @@ FAILURES = Dataset(
             BROKEN,
         ),
     },
-    where=f"{__name__}:FAILURES",
 )
 
 
@@ -116,7 +115,6 @@ RELAXED = Statement[Table](
     residual=lambda n: wrong(n.spreads),
 )
 
-
 SELECTED = (
     "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = 1e6 "
     "and the flow's own direction leaves it behind for good, or the tokens selected instead are locally optimal."
@@ -143,7 +141,7 @@ def broken(part: int) -> Statement[Table]:
         says="Alignment is preserved and the limit solves (W⋆-SVM) if Assumption 4 holds.",
         inside=lambda n: np.asarray(n.broken.ok[_rows(part)]),
         residual=lambda n: n.broken.alignment[_rows(part), :, -1],
-        unit="alignment error / ‖K‖ at the end",
+        bound=(0.0, "alignment error / ‖K‖ at the end"),
         beyond=True,
     )
 

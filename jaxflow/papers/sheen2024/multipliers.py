@@ -3,22 +3,12 @@ r"""`reproduce sheen2024 multipliers`: KKT residuals over log t of averaged (A.5
 from typing import Any
 
 import numpy as np
-from scipy.integrate import solve_ivp
-from scipy.special import log_softmax
 
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Again, Draw, Rate, Statement, Table, common_rate, largest, register
-from jaxflow.papers.independent import RTOL, Tokens, best_rows, tokens_of
+from jaxflow.papers.independent import best_rows, flow, tokens_of
 from jaxflow.papers.sheen2024 import diagonal_flows
-from jaxflow.papers.sheen2024.diagonal_flows import (
-    DIAGONAL,
-    FIRST,
-    LOG_TIMES,
-    OMEGAS,
-    SHAPE,
-    hypotheses_of,
-    inside_of,
-)
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, FIRST, LOG_TIMES, OMEGAS, SHAPE, hypotheses_of, inside_of
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # The starts of the figure, of which the first is that of the other statements.
@@ -31,8 +21,6 @@ INSTANT = 1e-5
 ACTIVE = 1e-4
 # On the support (Bλ)_j = (ln μ + ln(2β̂_j/ω₀²) + O(1/μ²)) / ln μ, with β̂_j settled to a few percent at the earlier time.
 LAW = 0.05
-# log t at which SciPy's flows begin: of a start at zero, which has moved by this much less than a unit.
-SOON = -25.0
 # A product that is to tend to zero, at log t = 1e6 over that at 1e5: less than one by more than rounding.
 FALLS = 1.0 - 1e-9
 
@@ -58,8 +46,7 @@ def averaged(row: int) -> Statement[Table]:
         source="App. A.5 (C1)",
         says="The averaged multipliers λ = φ/ln μ approach KKT, ε(t) → 0: at log t = 1e6 against |ln(2β̂_j/ω₀²)|/ln μ",
         value=lambda flows: np.abs(flows.stationarity[:, -1] / flows.predicted[:, -1] - 1.0),
-        bound=LAW,
-        unit="residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1",
+        bound=(LAW, "residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1"),
         rate=rate,
     )
 
@@ -77,8 +64,7 @@ def slackness(row: int) -> Statement[Table]:
         source="App. A.5 (C3)",
         says="λ_il (1 − β̂ᵀB_il) → 0, with the averaged multipliers",
         value=lambda flows: flows.slackness[:, -1] / flows.slackness[:, -4],
-        bound=FALLS,
-        unit="the largest product at log t = 1e6 over that at 1e5",
+        bound=(FALLS, "the largest product at log t = 1e6 over that at 1e5"),
         rate=rate,
         # It has not fallen at all.
         late=1.0,
@@ -99,8 +85,7 @@ def certified_now(row: int) -> Statement[Table]:
         "log t = 1e6",
         # A program that is not certified decides nothing.
         value=lambda flows: np.where(flows.program_gap <= CERTIFIED, flows.gap[:, -1], np.nan),
-        bound=INSTANT,
-        unit="duality gap",
+        bound=(INSTANT, "duality gap"),
         rate=rate,
         # Twice the optimum.
         late=1.0,
@@ -118,7 +103,6 @@ def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[Tab
         says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
         inside=lambda numbers: hypotheses_of(numbers.flows.at(row)),
         residual=residual,
-        limit=True,
         **more,
     )
 
@@ -143,45 +127,23 @@ def factor(*, printed: bool) -> Statement[Table]:
         says=f"{formula} (φ has the factor 2/n already): (Bλ)_j → ±1 on the support, by the slope of ln μ (Bλ)_j "
         "against ln μ",
         value=lambda flows: np.abs(slopes(flows) - 1.0),
-        bound=LAW,
-        unit="|slope − 1|",
+        bound=(LAW, "|slope − 1|"),
         rate=lambda n, known: common_rate(own(n, known), 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
         again=Again("LSODA of SciPy", _printed_again, 1e-6) if printed else None,
     )
 
 
-def slope_of_multipliers(given: Tokens, omega: np.ndarray) -> float:
-    r"""The slope of `factor` by LSODA, with λ of A.5; NaN where it fails.
-
-    By (19) $\beta=\omega_0^{\odot2}\sinh(B\phi)$. The velocity of β in log t,
-    $-2t\sqrt{\beta^2+\omega_0^4}\,\nabla_W\mathcal L$ on the diagonal, is formed from logarithms: t itself is beyond
-    doubles.
-    """
-
-    def field(s: float, beta: np.ndarray) -> np.ndarray:
-        logs = log_softmax(np.einsum("ntd,d,nd->nt", given.tokens, beta, given.queries), axis=1)
-        mean = np.sum(np.exp(logs) * given.scores, axis=1, keepdims=True)
-        top = given.tokens[np.arange(len(mean)), np.argmax(logs, axis=1)]
-        # Within doubles at points that Newton's method tries.
-        pull = np.exp(np.minimum(s + logs - mean, 300.0)) * (given.scores - mean) / len(mean)
-        return (
-            2.0 * np.hypot(beta, omega**2) * np.einsum("nt,ntd,nd->d", pull, given.tokens - top[:, None], given.queries)
-        )
-
-    how: Any = {"method": "LSODA", "rtol": RTOL, "atol": 1e-2 * RTOL, "t_eval": LOG_TIMES[[-4, -1]]}
-    path = solve_ivp(field, (SOON, LOG_TIMES[-1]), np.zeros_like(omega), **how)
-    if not path.success:
-        return np.nan
-    rows = np.diagonal(best_rows(given), axis1=1, axis2=2)
-    times = np.log([np.min(rows @ beta) for beta in path.y.T])
-    first, last = np.arcsinh(path.y[np.argmax(np.abs(path.y[:, -1]))] / omega[0] ** 2)
-    return abs(last - first) / (times[1] - times[0])
-
-
 def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    r"""From β alone: by (19) $\beta=\omega_0^{\odot2}\sinh(B\phi)$."""
     key, setting = draw.instance("flows", at[0], SHOWN[0])
     data, head, omega = diagonal_flows.draw(setting, key)
-    return abs(slope_of_multipliers(tokens_of(data, head), np.asarray(omega)) * 2.0 / SHAPE[0] - 1.0)
+    given, omega = tokens_of(data, head), np.asarray(omega)
+    start = np.stack([np.sqrt(2.0) * omega, np.zeros_like(omega)])
+    betas = np.prod(flow(given, start, *LOG_TIMES[[-4, -1]], kind="diagonal", loss="exponential"), axis=1)
+    rows = np.diagonal(best_rows(given), axis1=1, axis2=2)
+    mu = np.log([np.min(rows @ beta) for beta in betas])
+    first, last = np.arcsinh(betas / omega**2)[:, np.argmax(np.abs(betas[-1]))]
+    return abs(abs(last - first) / (mu[1] - mu[0]) * 2.0 / SHAPE[0] - 1.0)
 
 
 def notes(numbers: Table) -> list[str]:

@@ -14,7 +14,7 @@ from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
-from jaxflow.papers.independent import best_rows, descent_direction, exponential_slope, flow_to, separable, tokens_of
+from jaxflow.papers.independent import best_rows, flow, separable, tokens_of
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
@@ -54,7 +54,7 @@ def draw_data(key: Any) -> tuple[TokenData, Array]:
 def follow(key: Any, kind: str) -> Table:
     r"""`find_limit` on one data set.
 
-    - `outcome`, `stationarity`, `certified_gap`, `log_norm`: of the limit; `size`: $\|W\|_F$ at the end.
+    - `outcome`, `stationarity`: of the limit.
     - `weights` `(d, d)`: the flow's own direction at margin one.
     - `ratio` `(3,)`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`:
       of these programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray
@@ -77,13 +77,9 @@ def follow(key: Any, kind: str) -> Table:
         ratio.append(jnp.full_like(value, jnp.nan) if norm == "l1" and kind != "diagonal" else value)
         results.append(solution.result.value)
         separable.append(jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)))
-    final = limit.trajectory.final
     return Table(
         outcome=limit.outcome.value,
         stationarity=limit.stationarity,
-        certified_gap=limit.certificate.duality_gap,
-        log_norm=final.log_norm,
-        size=jnp.linalg.norm(final.model.combined_weights()),
         weights=direction,
         ratio=jnp.stack(ratio),
         results=jnp.stack(results),
@@ -92,13 +88,7 @@ def follow(key: Any, kind: str) -> Table:
     )
 
 
-# `limits` `(3, b)`: of each of `KINDS`, on the same data sets.
-LIMITS = Dataset(
-    "sheen2024",
-    "limits",
-    {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)},
-    where=f"{__name__}:LIMITS",
-)
+LIMITS = Dataset("sheen2024", "limits", {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)})
 
 
 def feasible(limits: Table) -> np.ndarray:
@@ -125,8 +115,7 @@ def own_norm(row: int) -> Statement[Table]:
         says=f"The limit of {KINDS[row]} weights is the least in the {NAMES[row]} norm.",
         inside=lambda n: n.limits.results[row, :, row] != ProgramResult.infeasible,
         residual=excess,
-        bound=CERTIFIED,
-        unit="|norm of the flow's own direction / optimum − 1|",
+        bound=(CERTIFIED, "|norm of the flow's own direction / optimum − 1|"),
         certified="the duality gap of the flow's own direction",
     )
 
@@ -164,13 +153,8 @@ def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("limits", at[0])
     data, head = draw_data(key)
     given = tokens_of(data, head)
-
-    def velocity(factors: np.ndarray) -> np.ndarray:
-        down = np.diagonal(descent_direction(given, np.diag(factors[0] * factors[1]), exponential_slope))
-        return down * factors[::-1]
-
     start = np.stack([np.full(SHAPE[2], 0.1 * np.sqrt(2.0)), np.zeros(SHAPE[2])])
-    early, late = (np.prod(factors, axis=0) for factors in flow_to(velocity, start, 10.0, 20.0))
+    early, late = np.prod(flow(given, start, 10.0, 20.0, kind="diagonal", loss="exponential"), axis=1)
     moved = np.linalg.norm(late - early) / np.linalg.norm(late)
     return float(moved <= APART and not separable(np.diagonal(best_rows(given), axis1=1, axis2=2)))
 

@@ -55,24 +55,21 @@ EQUAL_FLOWS = Statement[Table](
     says="The dynamics of β and w are equivalent, i.e., β(t) = w(t) for all t ≥ 0: (ξ_k, ξ_q) and (w_+, w_-) from (5), "
     "at 25 times up to log t = 1e6.",
     residual=lambda n: followed(n.flows, np.max(n.flows.apart, axis=-1)),
-    bound=EQUAL,
-    unit="|β − w| / |β|, both largest entries",
+    bound=(EQUAL, "|β − w| / |β|, both largest entries"),
 )
 
 INTEGRAL_FORM = Statement[Table](
     source="Lemma A.1",
     says="For all t ≥ 0, β(t) = ω₀² ⊙ sinh(Bφ(t)).  (19)  With φ carried as an integral along the path to log t = 1e6.",
     residual=lambda n: followed(n.flows, np.max(n.flows.identity, axis=-1)),
-    bound=IDENTITY,
-    unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",
+    bound=(IDENTITY, "|β − ω₀² sinh(Bφ)| / |β|, both largest entries"),
 )
 
 DISPLAY = Statement[Table](
     source="Lemma A.1",
     says="β̇(t) = (2/n) √(β² + ω₀⁴) ⊙ Σ −exp(−γᵀσ)(Σγ)_l B_il, its second display, at 25 times up to log t = 1e6.",
     residual=lambda n: followed(n.flows, np.max(n.flows.display, axis=-1)),
-    bound=IDENTITY,
-    unit="|difference| / |β̇|, both largest entries",
+    bound=(IDENTITY, "|difference| / |β̇|, both largest entries"),
 )
 
 GROWING = Statement[Table](
@@ -80,9 +77,7 @@ GROWING = Statement[Table](
     says="‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible (like log t).",
     inside=lambda n: np.asarray(n.flows.diagonal > 0),
     residual=lambda n: followed(n.flows, np.maximum(1.0 - _growth(n), 0.0)),
-    bound=1.0 - SLOW,
-    unit="1 − the exponent of log t, or 0 where that is above 1",
-    limit=True,
+    bound=(1.0 - SLOW, "1 − the exponent of log t, or 0 where that is above 1"),
     rate=lambda n, known: common_rate(_growth(n)[known], 1.0, bias=GROWTH, law="‖β‖ against log t"),
 )
 
@@ -136,7 +131,6 @@ register(
     draw=draw_equivalence,
 )
 
-
 # From ω₀ = 1 only the rate makes entries small.
 ROW = 0
 # The exponent is fitted over the last two decades of log t; where theirs differ by more there is no single one.
@@ -185,9 +179,7 @@ POWER_LAW = Statement[Table](
     says="The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
     inside=lambda n: hypotheses_of(_flows(n)),
     residual=lambda n: np.abs(_difference(_flows(n))),
-    bound=BENT,
-    unit="|observed exponent − (1 − κ)|",
-    limit=True,
+    bound=(BENT, "|observed exponent − (1 − κ)|"),
     rate=_rate,
     # An exponent that is another one at these times may still turn; 1 − κ is at most one, and so is how far it is off
     # where the distance falls at all, and no faster than twice as fast as it may.
@@ -207,14 +199,11 @@ SELECTION = Statement[Table](
     says="Under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM.",
     inside=lambda n: hypotheses_of(_flows(n)),
     residual=_fall,
-    bound=FALLS,
-    unit="‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3",
-    limit=True,
+    bound=(FALLS, "‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3"),
     rate=_rate,
     # It has not fallen at all.
     late=1.0,
 )
-
 
 FEASIBLE = Statement[Table](
     source="App. A.5 (C2)",
@@ -223,8 +212,7 @@ FEASIBLE = Statement[Table](
     inside=lambda n: hypotheses_of(_flows(n)),
     # NaN of those that are not followed.
     residual=lambda n: np.where(inside_of(_flows(n)), -np.min(_flows(n).margin[:, -4:], axis=-1), np.nan),
-    bound=BELOW_ZERO,
-    unit="−μ",
+    bound=(BELOW_ZERO, "−μ"),
 )
 
 
@@ -245,9 +233,7 @@ CONTINUED = Statement[Table](
     "limiting dynamics.",
     inside=lambda n: hypotheses_of(_flows(n)),
     residual=lambda n: np.where(inside_of(_flows(n)) & n.continued.at(0).optimal, n.continued.at(0).gap, np.nan),
-    bound=INSTANT,
-    unit="duality gap of the flow's certificate",
-    limit=True,
+    bound=(INSTANT, "duality gap of the flow's certificate"),
     rate=_continued_rate,
     # Twice the optimum.
     late=1.0,

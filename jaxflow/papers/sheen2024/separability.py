@@ -13,7 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import AbstractAttention, CombinedAttention, as_head, token_scores
-from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Say, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Sweep, Table, register
 from jaxflow.papers.independent import best_rows, separable, tokens_of
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.risk import EmpiricalRisk
@@ -212,10 +212,9 @@ def slack(key: Any, n: int, T: int, multiple: float) -> float:
     return float(assumption_3(EmpiricalRisk(data, Exponential()), CombinedAttention(jnp.zeros((4, 4)), head)).slack)
 
 
-def gaps(scale: str, key: Any, say: Say) -> Table:
-    """`slack` of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`, and the gap `needed`, `(sizes,)`."""
-    slacks = np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES])
-    return Table(slack=slacks, needed=np.asarray([score_gap_needed(n, T) for n, T in SIZES]))
+def gaps(scale: str, key: Any) -> Table:
+    """`slack` of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`."""
+    return Table(slack=np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES]))
 
 
 # `separability` `(1, b)`: of unit-sphere data; `gaps`: of data of Assumption 2, about the bound of Assumption 3.
@@ -226,7 +225,6 @@ ASSUMPTIONS = Dataset(
         "separability": Part(separability, {"sphere": SHAPE}, TRIALS, block=32),
         "gaps": Sweep(gaps),
     },
-    where=f"{__name__}:ASSUMPTIONS",
 )
 
 
@@ -262,11 +260,7 @@ GAP = Statement[Table](
     source="Assumption 3",
     says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
     residual=_other_side,
-    unit="slack beyond the bound",
+    bound=(0.0, "slack beyond the bound"),
 )
 
-register(
-    ASSUMPTIONS,
-    title="Assumptions 1 and 3, diagonal separability",
-    statements=[SEPARABLE, GAP],
-)
+register(ASSUMPTIONS, title="Assumptions 1 and 3, diagonal separability", statements=[SEPARABLE, GAP])

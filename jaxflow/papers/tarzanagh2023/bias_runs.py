@@ -19,7 +19,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
-from jaxflow.papers.experiment import Dataset, Mask, Part, Say, Sweep, Table
+from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
@@ -148,7 +148,7 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Boo
 
 
 def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Table:
-    """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`, duality `gap`,
+    """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`,
     whether it is `solved` or `infeasible`, and what Definition 2 (or 4) says of the selection, `status`
     (`SelectionStatus`)."""
     risk, model = _instance("combined", size, key)  # the data; the start does not matter
@@ -156,7 +156,6 @@ def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array,
     return Table(
         solution=solution.primal,
         optimum=solution.certificate.primal_value,
-        gap=solution.certificate.duality_gap,
         solved=jnp.asarray(solution.result == ProgramResult.optimal),
         infeasible=jnp.asarray(solution.result == ProgramResult.infeasible),
         status=is_locally_optimal(risk.data, model.head, selection, solution).status.value,  # pyright: ignore
@@ -234,8 +233,7 @@ def compute(keys: Array, cell: tuple[str, Size]) -> Table:
     - `attention` `(g,)`: the mean over the sequences of the largest attention; `smallest`: the least of these at the
       end.
     - `distance` `(2, g)`: 1 − corr of the combined weights with the solutions of (Att-SVM) and (Att-SVM*) of the tokens
-      that the flow selects; `excess` `(2, g)`: of their norm at equal margin over the optimum; `gap` `(2,)`: the
-      duality gaps of the solutions.
+      that the flow selects; `excess` `(2, g)`: of their norm at equal margin over the optimum.
     - `descent_log_time`, `descent_attention` `(k,)`, `descent_distance` `(2, k)`: of descent; `agrees`: it selects the
       tokens of the flow.
     """
@@ -253,7 +251,6 @@ def compute(keys: Array, cell: tuple[str, Size]) -> Table:
         smallest=flow.smallest,
         distance=np.stack([drawn(decorrelation(way.weights, one.solution)) for one in programs], axis=1),
         excess=np.stack([drawn(one) for one in above], axis=1),
-        gap=np.stack([one.gap for one in programs], axis=1),
         descent_log_time=steps.log_time,
         descent_attention=steps.attention,
         descent_distance=np.stack([decorrelation(steps.weights, one.solution) for one in programs], axis=1),
@@ -310,7 +307,7 @@ def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.nd
     return np.stack(rows)
 
 
-def _axes(scale: str, key: Any, say: Say) -> Table:
+def _axes(scale: str, key: Any) -> Table:
     """n, T and d, `shape` `(3,)`, and of both parametrisations the values of `log_time` `(2, g)`."""
     size = SIZES[scale]
     times = [np.geomspace(1.0, size.until(kind), size.grid) for kind in NAMES]
@@ -332,5 +329,4 @@ FIGURE7 = Dataset(
         )
         for kind in NAMES
     },
-    where=f"{__name__}:FIGURE7",
 )

@@ -21,7 +21,6 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.papers.experiment import Mask, Table, mapped
-from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
@@ -130,7 +129,7 @@ def draws(n: int, T: int, d: int, widest: int, key: Array) -> Table:
 @mapped(static=2)
 def descents(steps: int, every: int, problem: Table) -> Table:
     """The published protocol on a batch: saved `weights` `(m, d, d)`, columns of `attention_columns` `(n, T)` and
-    `log_time` of the last step; whether it is `at_rest` there, and whether it went well, `good`."""
+    `log_time` of the last step; whether it went well, `good`."""
     risk, model = risk_of(problem), model_of(problem)
     protocol = {**published_protocol(model), "learning_rate": LEARNING_RATE, "steps": steps}
     path = descend(risk, model, save_at=jnp.arange(0, steps + 1, every), throw=False, **protocol)
@@ -138,7 +137,6 @@ def descents(steps: int, every: int, problem: Table) -> Table:
     return Table(
         weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]
         log_time=final.log_time,
-        at_rest=final.log_gradient_norm == -jnp.inf,
         good=jnp.asarray(good(path.result)),
         **attention_columns(jax.nn.log_softmax(final.model.logits(risk.data), axis=-1)),
     )
@@ -173,33 +171,23 @@ def _answer(program: Any) -> Table:
     return Table(weights=solution.primal, result=solution.result.value)
 
 
-@mapped(static=1)
-def measured(every: int, problem: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
+@mapped()
+def measured(problem: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
     r"""What descents of a batch select and mask, and how well the solutions of their programs predict them.
 
     - `fate` (`Fate`); `labels`, `tokens_selected`, how many, of each sequence; `log_masked`: log10 of the largest
-      softmax of the others, −inf where there is none; `units_off`: all units of the head are; `kink_distance`: of
-      what attention composes from the nearest kink.
-    - `log_time` of the last step; `at_rest`: the gradient is exactly zero there; `progress`: how far the second half
-      of the steps leads, over their length (a descent that goes in a direction is as far from its middle as the steps
-      in between are long).
+      softmax of the others, −inf where there is none.
     - `svmeq`, `mm`, `one` `(m,)`: $1-\mathrm{corr}$ of the descent's weights with each baseline, at every saved step;
       NaN without a solution. $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ is fitted to the last weights and held fixed, as
       published: γ attains $\min_\gamma\|W^{fin}+\gamma\bar W^{mm}-W\|_F$; $W^{mm}$ solves (Gen-SVM), $W^{1token}$
       (Att-SVM) for the top tokens.
-    - `best`: the same with the combination of greatest correlation, `best_gamma`, at the last step.
     """
     selected, attention, weights = path.selected, path.attention, path.weights
-    half = weights.shape[0] // 2
-    length = LEARNING_RATE * every * (weights.shape[0] - 1 - half)
-    off, distance = kinks(problem, attention)
     size = jnp.linalg.norm(direction.weights)
     # Without a masked token (Gen-SVM) asks nothing and its solution is zero: there is no direction to add.
     solved = (direction.result == OPTIMAL) & (finite.result == OPTIMAL) & (size > 0)
     unit = direction.weights / positive_or_one(size)
-    last = weights[-1]
-    gamma = jnp.sum((last - finite.weights) * unit)
-    best = best_combination(last, finite.weights, jnp.where(solved, unit, jnp.ones_like(unit)))
+    gamma = jnp.sum((weights[-1] - finite.weights) * unit)
     between = jnp.any((attention <= SELECTED) & (attention >= MASKED))
 
     def curve(target: Array, usable: Bool[Array, ""]) -> Array:
@@ -210,17 +198,9 @@ def measured(every: int, problem: Table, path: Table, direction: Table, single: 
         labels=problem.labels,
         tokens_selected=jnp.sum(selected, axis=-1),
         log_masked=jnp.max(jnp.where(selected, -jnp.inf, path.log_attention)) / jnp.log(10.0),
-        units_off=off,
-        kink_distance=distance,
-        log_time=path.log_time,
-        at_rest=path.at_rest,
-        progress=jnp.linalg.norm(last - weights[half]) / length,
         svmeq=curve(finite.weights + gamma * unit, solved),
         mm=curve(unit, solved),
         one=curve(single.weights, single.result == OPTIMAL),
-        gamma=jnp.where(solved, gamma, jnp.nan),
-        best=jnp.where(solved, misalignment(last, best.weights), jnp.nan),
-        best_gamma=jnp.where(solved, best.gamma, jnp.nan),
     )
 
 
@@ -236,14 +216,6 @@ def fate_of(direction: Array, finite: Array, sparse: Array, between: Array, good
     ):
         fate = jnp.where(found, code.value, fate)
     return fate
-
-
-def kinks(problem: Table, attention: Array) -> tuple[Array, Array]:
-    """Of each sequence: whether all units are off at what attention composes, and how far the nearest kink is."""
-    units = jnp.einsum("rd,ntd,nt->nr", problem.V, problem.tokens, attention)
-    rows = jnp.linalg.norm(problem.V, axis=-1)
-    distance = jnp.where(rows[None] > 0, jnp.abs(units) / positive_or_one(rows)[None], jnp.inf)
-    return jnp.all(units <= 0, axis=-1), jnp.min(distance, axis=-1)
 
 
 # A scale, and one of its d.
@@ -267,7 +239,7 @@ def instances_of(keys: Array, cell: Cell) -> Table:
     path = descents(size.steps, size.every, problems)
     programs = [directions(problems, chosen) for chosen in (path.selected, path.top)]
     programs.append(finite_components(problems, path.selected, path.attention))
-    return measured(size.every, problems, path, *programs)
+    return measured(problems, path, *programs)
 
 
 REASONS = {

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
-from jaxflow.papers.experiment import Dataset, Mask, Part, Say, Statement, Sweep, Table, common_rate, mapped
+from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Sweep, Table, common_rate, mapped
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
@@ -72,10 +72,10 @@ def flows_of(problems: Table, last: Array, log_time: Array, descended: Array, re
     """The flows of a batch until `log_time` `(b,)`, against `last` `(b, d, d)`, and at the `readings` `(b, r)` of log t
     against what small steps `descended` to, `(b, r, d, d)`.
 
-    - `end` (`FlowEnd`), `log_time`, `steps`; how many kinks were `crossed` and `met` to slide on, and on how many the
-      flow ends, `sliding`; `distance`: 1 − corr with the published descent at its end.
-    - `apart` `(r,)`: of descent with steps of each length, the distance from the flow at its end, `apart_log_time`,
-      relative to the length of the way.
+    - `end` (`FlowEnd`); how many kinks were `met` to slide on; `distance`: 1 − corr with the published descent at its
+      end.
+    - `apart` `(r,)`: of descent with steps of each length, the distance from the flow at its end, relative to the
+      length of the way.
     """
     # One after another: on a CPU none waits for the slowest.
     return jax.lax.map(lambda parts: _flow(*parts), (problems, last, log_time, descended, readings))
@@ -111,18 +111,13 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
     way = jnp.linalg.norm(descended - problem.W[None], axis=(1, 2))
     return Table(
         end=end,
-        log_time=final.log_time,
-        steps=path.stats["num_steps"],
-        crossed=path.stats["num_crossed_kinks"],
         met=path.stats["num_met_kinks"],
-        sliding=jnp.sum(path.stats["sliding"]),
         distance=misalignment(final.model.W, last),
         apart=jnp.linalg.norm(there - descended, axis=(1, 2)) / way,
-        apart_log_time=readings,
     )
 
 
-def _grid(scale: str, key: Any, say: Say) -> Table:
+def _grid(scale: str, key: Any) -> Table:
     """Each d, `dimensions` `(k,)`, the saved `steps` of the published descent `(m,)`, and the lengths of the smaller
     steps, `rates` `(r,)`."""
     size = SIZES[scale]
@@ -149,19 +144,13 @@ def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell[1])
 
 
-# Instances for every d, and the flows of the first of them.
 COMPOSITION = Dataset(
     "tarzanagh2023",
     "composition",
     {
         "grid": Sweep(_grid),
         "instances": Part(
-            instances_of,
-            cells,
-            lambda scale: SIZES[scale].trials,
-            block=BATCH,
-            draw_from=key_of,
-            way="as a block",
+            instances_of, cells, lambda scale: SIZES[scale].trials, block=BATCH, draw_from=key_of, way="as a block"
         ),
         "flows": Part(
             _flows,
@@ -172,9 +161,7 @@ COMPOSITION = Dataset(
             way="as a block",
         ),
     },
-    where=f"{__name__}:COMPOSITION",
 )
-
 
 FLOW_ALIKE = Statement[Table](
     source="§6, Figure 8 (flow)",
@@ -197,7 +184,6 @@ FLOW_LIMIT = Statement[Table](
     "solution: the distance at equal times falls like η.",
     # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
     residual=lambda n: np.where(_decided(n.flows), n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
-    limit=True,
     rate=lambda n, known: common_rate(
         _slopes(n)[known], 1.0, bias=BIAS, law="distance of descent from the flow against η"
     ),

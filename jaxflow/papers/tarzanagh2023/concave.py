@@ -15,16 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import good, positive_or_one
+from jaxflow._core import checked, good, positive_or_one
 from jaxflow.data import TokenData
-from jaxflow.flow import ArcLength, LogTime, integrate
+from jaxflow.flow import ArcLength, LogTime
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Correlation
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, ConcaveHead
-from jaxflow.papers.experiment import Mask, Part, Say, Statement, Sweep, Table, mapped, stacked
-from jaxflow.papers.tarzanagh2023.combination import best_combination
-from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
+from jaxflow.papers.experiment import Mask, Part, Statement, Sweep, Table, mapped, stacked
+from jaxflow.papers.tarzanagh2023.mixture import Near, follow_mixture
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 
@@ -134,7 +133,6 @@ def problem(instance: Table) -> tuple[EmpiricalRisk, CombinedAttention]:
 # For batches of keys.
 draw_batch, draw_conditions = mapped(static=2)(draw), mapped(static=3)(draw_condition)
 
-
 # The paper's criterion: attention above the first is selected, below the second masked; between them the
 # instance is filtered out.
 SELECTED, MASKED = 1e-3, 1e-8
@@ -177,65 +175,31 @@ def flow_end(instance: Table) -> Table:
 
     **Returns:** the last `attention`, the exact `target` `(T,)`, and whether all went well, `good`.
 
-    - `error`: how far attention is from the target, at most, at the end, and (`error_early`) at log t = `REACH`.
-    - `late`: it was not there by then, and had to be followed along the arc length, for this `length`.
+    - `error`: how far attention is from the target, at most, at the end.
+    - `late`: it was not there by log t = `REACH`, and had to be followed along the arc length.
     - `weights` `(d, d)`; `moved` `(2, d, d)`: their motion over the last two stretches of log t.
     """
     risk, model = problem(instance)
     exact = target(scores_of(instance), instance.lam)
-    solver, controller = mixture_solver(0.5)
-    path = integrate(
-        risk,
-        model,
-        clock=LogTime(),
-        until=REACH,
-        save_at=jnp.asarray([REACH - 2 * STRETCH, REACH - STRETCH, REACH]),
-        coordinates=Mixture(exact > 0),
-        solver=solver,
-        controller=controller,
-        max_steps=400,
-        throw=False,
-    )
+    saves = jnp.asarray([REACH - 2 * STRETCH, REACH - STRETCH, REACH])
+    path = follow_mixture(risk, model, exact > 0, 0.5, clock=LogTime(), until=REACH, save_at=saves, max_steps=400)
     way = path.points.model.W
     first = path.final.model
     early = first.attention(risk.data)[0]
     # Steps that stall did so at an explosion: the second part takes over where they stand.
     there = jnp.asarray(good(path.result)) & (jnp.max(jnp.abs(early - exact)) <= NEAR)
-    solver, controller = mixture_solver()
-    rest = integrate(
-        risk,
-        first,
-        clock=ArcLength(),
-        until=FARTHEST,
-        coordinates=Mixture(exact > 0),
-        stop=Near(exact, CLOSE),
-        solver=solver,
-        controller=controller,
-        max_steps=1000,
-        throw=False,
-    )
-    solver, controller = mixture_solver(0.5)
-    last = integrate(
-        risk,
-        rest.final.model,
-        clock=LogTime(),
-        # No time at all where the first part was enough.
-        until=jnp.where(there, -REACH, REACH),
-        coordinates=Mixture(exact > 0),
-        solver=solver,
-        controller=controller,
-        max_steps=400,
-        throw=False,
-    )
+    how: Any = {"clock": ArcLength(), "until": FARTHEST, "stop": Near(exact, CLOSE), "max_steps": 1000}
+    rest = follow_mixture(risk, first, exact > 0, **how)
+    # No time at all where the first part was enough.
+    until = jnp.where(there, -REACH, REACH)
+    last = follow_mixture(risk, rest.final.model, exact > 0, 0.5, clock=LogTime(), until=until, max_steps=400)
     late = last.final.model
     attention = jnp.where(there, early, late.attention(risk.data)[0])
     return Table(
         attention=attention,
         target=exact,
         error=jnp.max(jnp.abs(attention - exact)),
-        error_early=jnp.max(jnp.abs(early - exact)),
         late=~there,
-        length=jnp.where(there, 0.0, jnp.exp(rest.final.log_arc_length)),
         good=there | (jnp.asarray(good(rest.result)) & jnp.asarray(good(last.result))),
         weights=jnp.where(there, first.combined_weights(), late.combined_weights()),
         moved=jnp.stack([way[1] - way[0], way[2] - way[1]]),
@@ -255,17 +219,42 @@ def _correlation(a: Array, b: Array) -> Array:
     return jnp.where(size > 0, jnp.sum(a * b) / positive_or_one(size), jnp.nan)
 
 
+@checked()
+def best_correlation(
+    weights: Float[Array, "d d"], finite: Float[Array, "d d"], direction: Float[Array, "d d"]
+) -> Float[Array, ""]:
+    r"""The largest correlation of given weights with $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$, $\gamma\ge0$ (Fig. 8).
+
+    With $\bar W$ of norm one and $F=f\bar W+F_\perp$, the best direction is the projection of the weights
+    onto the plane of F and $\bar W$:
+    $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
+    $\langle W,F_\perp\rangle>0$.
+    """
+    unit = direction / jnp.linalg.norm(direction)
+    inside = jnp.sum(finite * unit)
+    across = finite - inside * unit
+    square, pull = jnp.sum(across**2), jnp.sum(weights * across)
+    toward = jnp.sum(weights * unit)
+    aligned = pull > 0
+    gamma = jnp.maximum(toward * square / jnp.where(aligned, pull, 1.0) - inside, 0.0)
+
+    def correlation(candidate: Array) -> Array:
+        size = jnp.linalg.norm(candidate) * jnp.linalg.norm(weights)
+        return jnp.sum(candidate * weights) / positive_or_one(size)
+
+    # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at 0.
+    ends = jnp.where(correlation(finite) > correlation(unit), finite, unit)
+    return correlation(jnp.where(aligned, finite + gamma * unit, ends))
+
+
 def predictivity(
     instance: Table, selection: Bool[Array, " T"], attention: Float[Array, " T"], weights: Float[Array, "d d"]
 ) -> tuple[Array, ...]:
     r"""How well the programs of a set of selected tokens predict W, and the solution of (Gen-SVM).
 
-    `direction`, `combined`: correlations of W with that solution and with $W^{SVMeq}$; `spanned`: with the latter of
-    what attention sees of W; `solved`: whether the programs are.
-
-    Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
-    and $W^{SVMeq}=W^{fin}$. `spanned` takes of W only what attention sees, its part in the span of
-    $(x_t-x_\tau)z^\top$.
+    `direction`, `combined`: correlations of W with that solution and with $W^{SVMeq}$; `solved`: whether the programs
+    are. Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
+    and $W^{SVMeq}=W^{fin}$.
     """
     data = problem(instance)[0].data
     program = attention_svm(data, selection[None])  # pyright: ignore[reportArgumentType]
@@ -273,16 +262,11 @@ def predictivity(
     finite = solve(finite_component(data, selection[None], attention[None]))  # pyright: ignore[reportArgumentType]
     everything = jnp.all(selection)
     some = jnp.where(everything, jnp.eye(weights.shape[0]), direction.primal)
-
-    def equivalent(weights: Array) -> Array:
-        combined = best_combination(weights, finite.primal, some).correlation
-        return jnp.where(everything, _correlation(weights, finite.primal), combined)
-
-    logits = instance.tokens @ weights @ instance.query
-    spanned = jnp.outer((logits - jnp.mean(logits)) @ instance.tokens, instance.query)
+    combined = best_correlation(weights, finite.primal, some)
+    combined = jnp.where(everything, _correlation(weights, finite.primal), combined)
     solution = jnp.where(everything, 0.0, direction.primal)
     solved = jnp.asarray((direction.result == ProgramResult.optimal) & (finite.result == ProgramResult.optimal))
-    return _correlation(weights, solution), equivalent(weights), equivalent(spanned), solved, solution
+    return _correlation(weights, solution), combined, solved, solution
 
 
 flow_batch, _descent, _predict = mapped()(flow_end), mapped()(descent_end), mapped()(predictivity)
@@ -290,19 +274,17 @@ _correlations = mapped()(jax.vmap(_correlation, (0, None)))
 
 
 def targets(instances: Table) -> Table:
-    """Of a batch: λ `lam`, the `scores` γ `(T,)`, how many tokens s* has, `size`, and whether that was decided in
-    rational arithmetic, `near_tie`."""
+    """Of a batch: λ `lam`, the `scores` γ `(T,)`, and how many tokens s* has, `size`."""
     scores = np.asarray(jax.vmap(scores_of)(instances))
-    size, near = support_sizes(scores, np.asarray(instances.lam))
-    return Table(lam=instances.lam, scores=scores, size=size, near_tie=near)
+    return Table(lam=instances.lam, scores=scores, size=support_sizes(scores, np.asarray(instances.lam))[0])
 
 
 def flows(instances: Table) -> Table:
     """Of a batch, held against the programs of the exact support of s*: columns of `flow_end` and `predictivity`, with
     the correlations of `moved` with the solution of (Gen-SVM), `(2,)`, and without `weights`."""
     end = flow_batch(instances)
-    direction, combined, spanned, solved, solution = _predict(instances, end.target > 0, end.target, end.weights)
-    fit = {"direction": direction, "combined": combined, "spanned": spanned, "solved": solved}
+    direction, combined, solved, solution = _predict(instances, end.target > 0, end.target, end.weights)
+    fit = {"direction": direction, "combined": combined, "solved": solved}
     found = {name: column for name, column in end.named.items() if name != "weights"}
     return Table(found | fit | {"moved": _correlations(end.moved, solution)})
 
@@ -311,31 +293,17 @@ def descents(instances: Table) -> Table:
     """Of a batch, held against the programs of the tokens that the paper's criterion calls selected: `attention`
     `(T,)`, `good`, and columns of `predictivity`."""
     attention, ended, weights = _descent(instances)
-    direction, combined, spanned, solved, _ = _predict(instances, attention > SELECTED, attention, weights)
-    fit = {"direction": direction, "combined": combined, "spanned": spanned, "solved": solved}
-    return Table(fit, attention=attention, good=ended)
+    direction, combined, solved, _ = _predict(instances, attention > SELECTED, attention, weights)
+    return Table(direction=direction, combined=combined, solved=solved, attention=attention, good=ended)
 
 
-def parts(
-    batches: Callable[[str, Any], Iterable[tuple[str, Table]]], draw_from: Callable[[int], Any]
-) -> dict[str, Part | Sweep]:
-    """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each, by what it is called."""
+def parts(batches: Callable[[str, Any], Iterable[Table]], draw_from: Callable[[int], Any]) -> dict[str, Part | Sweep]:
+    """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each."""
 
-    def sweep(what: str, of: Callable[[Table], Table]) -> Sweep:
-        def compute(scale: str, key: Any, say: Say) -> Table:
-            rows = []
-            for name, instances in batches(scale, key):
-                say(f"{name}: {what} of {len(instances.lam)} instances")
-                rows.append(of(instances))
-            return stacked(rows)
+    def sweep(of: Callable[[Table], Table]) -> Sweep:
+        return Sweep(lambda scale, key: stacked(map(of, batches(scale, key))), draw_from)
 
-        return Sweep(compute, draw_from)
-
-    return {
-        "targets": sweep("exact targets", targets),
-        "flow": sweep("flow and programs", flows),
-        "descent": sweep("published descent and programs", descents),
-    }
+    return {"targets": sweep(targets), "flow": sweep(flows), "descent": sweep(descents)}
 
 
 def reaches(source: str) -> Statement[Any]:

@@ -36,9 +36,9 @@ SIZES = {
 }
 # What is decided of an instance by enumeration, as `AssumptionStatus`.
 ASSUMPTIONS = ("B1", "D", "support", "unique")
-# Besides, how many choices are locally optimal, and codes of `Outcome`: of the flow (`outcome`) and of `descent`, which
-# ends long before its direction is certified, by the selection it has settled on.
-COLUMNS = (*ASSUMPTIONS, "locally_optimal", "outcome", "descent")
+# Besides, codes of `Outcome`: of the flow (`outcome`) and of `descent`, which ends long before its direction is
+# certified, by the selection it has settled on.
+COLUMNS = (*ASSUMPTIONS, "outcome", "descent")
 
 
 def reached(numbers: Table, way: str = "outcome") -> Mask:
@@ -78,7 +78,7 @@ def _descend(steps: int, gap: float, risks: Any, models: Any) -> tuple[Any, Any]
 
 
 def _enumerate(total: int, risks: Any, models: Any) -> dict[str, np.ndarray]:
-    out: dict[str, list[int]] = {name: [] for name in (*ASSUMPTIONS, "locally_optimal")}
+    out: dict[str, list[int]] = {name: [] for name in ASSUMPTIONS}
     for i in range(total):
         risk, model = jax.tree.map(lambda x, i=i: x[i], (risks, models))
         every = enumerate_selections(risk.data, model.head)
@@ -86,7 +86,6 @@ def _enumerate(total: int, risks: Any, models: Any) -> dict[str, np.ndarray]:
         statuses = (every.assumption_B1, every.assumption_D, every.all_optimal_support, unique(count, unsure))
         for name, status in zip(ASSUMPTIONS, statuses, strict=True):
             out[name].append(int(status))
-        out["locally_optimal"].append(count)
     return {name: np.asarray(values) for name, values in out.items()}
 
 
@@ -108,12 +107,8 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
 
 # `grid`: the values of `d` `(k,)`, the `n` and `T` of all.
 CONJECTURE = Dataset(
-    "tarzanagh2023",
-    "conjecture",
-    {"grid": constants(SIZES, "d", "n", "T"), "instances": Studies(COLUMNS, _studies)},
-    where=f"{__name__}:CONJECTURE",
+    "tarzanagh2023", "conjecture", {"grid": constants(SIZES, "d", "n", "T"), "instances": Studies(COLUMNS, _studies)}
 )
-
 
 # A path that was not followed to its end is no counterexample.
 AGAINST = (Outcome.locally_optimal, Outcome.finite_stationary_point)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Studies, Sweep, Table, register
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Studies, Sweep, Table, register
 from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, listed
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import Study, TokenSelection
@@ -37,7 +37,7 @@ NAMES = tuple(GROUPS)
 MINIMISES, ANOTHER, POINT, OPEN = NAMES
 COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
 # Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`.
-COLUMNS = ("outcome", "excess", "flow_gap", "program_gap", "num_steps", "rounds")
+COLUMNS = ("outcome", "excess", "flow_gap", "program_gap")
 
 
 def among(numbers: Table, *groups: str) -> Mask:
@@ -58,7 +58,7 @@ def study_of(scale: str, seed: int, d: int, m: int) -> Study:
     )
 
 
-def _pairs(scale: str, seed: int, say: Say) -> Table:
+def _pairs(scale: str, seed: int) -> Table:
     """The pairs (`d`, `m`), `(p,)`, and the seed of the instances."""
     d, m = np.array(SIZES[scale][1]).T
     return Table(d=d, m=m, seed=np.asarray(seed))
@@ -73,7 +73,6 @@ FACTORED = Dataset(
             COLUMNS, lambda scale, seed: {f"d={d}, m={m}": study_of(scale, seed, d, m) for d, m in SIZES[scale][1]}
         ),
     },
-    where=f"{__name__}:FACTORED",
 )
 
 

@@ -18,10 +18,9 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Mask, Say, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, common_rate, fit, register, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
-from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
@@ -53,7 +52,6 @@ POWER = {"combined": 2.0, "factored": None}
 BIAS = 0.1
 LOCALLY_OPTIMAL = (SelectionStatus.global_.value, SelectionStatus.local.value)
 
-
 # Instances of one scale, and steps of the published descent.
 SIZES = {"quick": (16, 2000), "paper": (200, 2000), "large": (5000, 2000)}
 
@@ -74,21 +72,19 @@ def runs_of(numbers: Table, setting: str, kind: str, way: str) -> Table:
     return getattr(numbers, way).at((list(SETTINGS).index(setting), list(KINDS).index(kind)))
 
 
-def compute(way: str, scale: str, seed: int, say: Say) -> Table:
+def compute(way: str, scale: str, seed: int) -> Table:
     """The b instances of both settings (s), for W and (K, Q) (k), by the flow or by descent: columns `(s, k, b, ...)`.
 
-    - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`, and `queries` `(2, 2)`: the same
-      for both k.
+    - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`: the same for both k.
     - `path` `(p, 2, 2)`: $Wz_i$ at p saved points, `reached` or not, of arc length `log_length`.
     - `distances` `(p,)`: 1 − corr with the own program's solution, NaN where it has none; `own`, `other`: at the end,
       with the program of the own and of the other norm.
     - `frobenius`, `nuclear` `(2, 2)`: $W^{mm}z_i$ of both programs for the `selection` `(2, T)`.
     - `settled`: every sequence's attention is on one token; `stationary`: stopped where the gradient vanishes;
-      `status`: Definition 2 (`SelectionStatus`); `log_time`.
+      `status`: Definition 2 (`SelectionStatus`).
     """
     (trials, steps), run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
-        say(f"{SETTINGS[setting]}: {trials} instances of W and (K, Q), by {WAYS[way]}")
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(trials))
         risks, models = _start(as_keys(words), jnp.full(trials, setting == "described"))
         rows += [run(kind, steps, risks, models[kind]) for kind in KINDS]
@@ -159,7 +155,6 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
         tokens=data.tokens,
         visible=data.visible,
         optimal=optimal_tokens(token_scores(data, model.head), data.visible),
-        queries=data.queries,
         path=jax.vmap(lambda W: data.queries @ W.T)(weights),
         reached=trajectory.points.reached,
         log_length=trajectory.points.log_arc_length,
@@ -173,7 +168,6 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
         # Descent has no rule that stops it.
         stationary=trajectory.result == RESULTS.event_occurred,
         status=is_locally_optimal(data, model.head, selection, own).status.value,
-        log_time=trajectory.final.log_time,
     )
 
 
@@ -183,12 +177,7 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
 #   uniform on the unit circle, as in the paper's other random data (Figures 4, 7).
 # - `published`: self-attention (z_i is the first token) with T = 5, X_i = 0.3 N + (∓1, 0), v uniform on the circle.
 # Both start from W = 0, and from K = 0.1 N, Q = 0.
-FIGURE1 = Dataset(
-    "tarzanagh2023",
-    "fig1",
-    {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS},
-    where=f"{__name__}:FIGURE1",
-)
+FIGURE1 = Dataset("tarzanagh2023", "fig1", {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS})
 
 
 def exponents(runs: Table) -> np.ndarray:
@@ -237,7 +226,6 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         residual=lambda n: np.where(decided(of(n)), of(n).own, np.nan),
         bound=ALIGNED,
         late=1.0,
-        limit=True,
         rate=rate,
     )
     incremental = Statement[Table](

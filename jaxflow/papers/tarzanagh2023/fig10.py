@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import good, linalg
+from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
+from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
@@ -77,8 +77,8 @@ def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Tabl
     r"""Where flow or descent ends for one (n, T) and m.
 
     - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
-    - `rank` of $W^{mm}_\star$, −1 without a solution; `result`: of its program (`ProgramResult`).
-    - `settled`: attention is on one token a sequence; `good`: of the run; `status`: of the selection; `log_time`.
+    - `rank` of $W^{mm}_\star$, −1 without a solution.
+    - `settled`: attention is on one token a sequence; `log_time`.
     - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
     """
     size, n, T, m = cell
@@ -153,19 +153,16 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
         "misalignment": misalignment(trajectory.final),
         "floor": jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
         "rank": jnp.where(solved, rank, -1),
-        "result": solution.result.value,
         "settled": jnp.all(top >= 1.0 - SETTLED),
-        "good": good(trajectory.result),
-        "status": is_locally_optimal(data, model.head, selection, solution).status.value,
         "log_time": trajectory.final.log_time,
     }
 
 
-# `grid`: the pairs (n, T), `shapes` `(s, 2)`, the numbers m of `columns` `(k,)`, and d.
+# `grid`: the pairs (n, T), `shapes` `(s, 2)`, and the numbers m of `columns` `(k,)`.
 FIGURE10 = Dataset(
     "tarzanagh2023",
     "fig10",
-    {"grid": constants(SIZES, "shapes", "columns", "d")}
+    {"grid": constants(SIZES, "shapes", "columns")}
     | {
         way: Part(
             partial(compute, run),
@@ -183,9 +180,7 @@ FIGURE10 = Dataset(
         )
         for way, run in (("flow", _flow), ("descent", _descent))
     },
-    where=f"{__name__}:FIGURE10",
 )
-
 
 # Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
 ALIGNED = 0.05
@@ -209,12 +204,10 @@ def _enough(way: str) -> Statement[Table]:
         says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
         inside=inside,
         residual=lambda n: of_usable(runs_of(n, way), runs_of(n, way).misalignment),
-        bound=ALIGNED,
-        unit="1 − corr",
+        bound=(ALIGNED, "1 − corr"),
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
         late=1.0,
         # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
-        limit=way == "flow",
         rate=rate if way == "flow" else None,
     )
 
@@ -279,8 +272,7 @@ def _any_T(way: str) -> Statement[Table]:
         says="Performances remain consistent across varying T (at equal m < n they differ by less than across n).",
         inside=lambda n: np.isfinite(_compared(n, way, 1)[0] + _compared(n, way, 0)[0]),
         residual=beyond,
-        bound=BELOW_ZERO,
-        unit="difference of mean 1 − corr by T, minus that by n",
+        bound=(BELOW_ZERO, "difference of mean 1 − corr by T, minus that by n"),
     )
 
 

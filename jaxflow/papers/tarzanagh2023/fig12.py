@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Say, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register, stacked
 from jaxflow.papers.tarzanagh2023.concave import (
     NAMES,
     draw_batch,
@@ -47,19 +47,18 @@ def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
         yield tau, jax.random.split(jax.random.fold_in(key, tau), 3)
 
 
-def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
+def _batches(scale: str, key: Any) -> Iterator[Table]:
     trials, _, _ = SIZES[scale]
     for tau, (key_condition, key_rest, _) in _keys(scale, key):
         scores, lam, _ = draw_conditions(tau, T, D, jax.random.split(key_condition, trials))
-        yield f"τ = {tau}", draw_batch(T, D, jax.random.split(key_rest, trials), lam, scores)
+        yield draw_batch(T, D, jax.random.split(key_rest, trials), lam, scores)
 
 
-def _exact(scale: str, key: Any, say: Say) -> Table:
+def _exact(scale: str, key: Any) -> Table:
     """For each τ, `tau`, the `size` of m exact targets, whether they were decided in rational arithmetic, `near_tie`,
     and how many heads were drawn before one left an interval for λ, `draws`, `(c, m)` each."""
     (_, count, _), rows = SIZES[scale], []
     for tau, (_, _, key_exact) in _keys(scale, key):
-        say(f"τ = {tau}: the exact targets of {count} instances")
         scores, lam, draws = draw_conditions(tau, T, D, jax.random.split(key_exact, count))
         sizes, near = support_sizes(np.asarray(scores)[:, :T], np.asarray(lam))
         rows.append(Table(tau=np.asarray(tau), size=sizes, near_tie=near, draws=np.asarray(draws)))
@@ -71,12 +70,7 @@ def _draw_from(seed: int) -> Any:
 
 
 # Heads and λ that satisfy (8), n = 1, T = d = 10: heads are drawn until τ·gap_τ/2 > gap_1, and λ uniformly between.
-FIGURE12 = Dataset(
-    "tarzanagh2023",
-    "fig12",
-    {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)},
-    where=f"{__name__}:FIGURE12",
-)
+FIGURE12 = Dataset("tarzanagh2023", "fig12", {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)})
 
 
 def _between(source: str, who: str, name: str) -> Statement[Table]:

@@ -10,8 +10,7 @@ SIZES = {
     "large": Size(trials=100_000, d=(2, 3, 4, 5, 6, 8, 10, 15, 20), parametrizations=("W",)),
 }
 
-
-FIGURE2 = dataset_of("fig2", f"{__name__}:FIGURE2", SIZES)
+FIGURE2 = dataset_of("fig2", SIZES)
 
 # The bars of figure 5 (a), on the same instances, without the green ones. n = T = 5, everything uniform on the unit
 # sphere, score gap 0.1 (App. F).

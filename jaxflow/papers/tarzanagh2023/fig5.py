@@ -86,7 +86,7 @@ def _support(norm: str, risk: Any, model: Any) -> dict[str, Any]:
 # How the program of the optimal tokens ended, and margins of the other tokens in its solution.
 MARGINS = ("optimal_program", "mean_margin", "largest_margin")
 EXPERIMENT = SelectionAnd(more=f"{__name__}:margins")
-FIGURE5 = dataset_of("fig5", f"{__name__}:FIGURE5", SIZES, MARGINS, EXPERIMENT)
+FIGURE5 = dataset_of("fig5", SIZES, MARGINS, EXPERIMENT)
 
 
 def supported(numbers: Table) -> Mask:

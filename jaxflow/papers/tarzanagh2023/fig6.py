@@ -28,7 +28,7 @@ SIZES = {
     "large": Size(trials=100_000, d=(4, 10, 20, 32, 64), settings=SETTINGS),
 }
 
-FIGURE6 = dataset_of("fig6", f"{__name__}:FIGURE6", SIZES)
+FIGURE6 = dataset_of("fig6", SIZES)
 
 
 def settings_of(numbers: Table) -> list[tuple[int, int]]:

@@ -34,7 +34,6 @@ DIRECTIONS, OPEN = (*LOCAL, Outcome.not_locally_optimal), (Outcome.undecided, Ou
 
 SOURCE = "Section 4.2, Figure 7"
 
-
 SELECTED = Statement[Table](
     source=SOURCE,
     says="Both scenarios result in probability 1, which indicates that attention weights succeed in selecting one "
@@ -64,8 +63,7 @@ def _converges(kind: str, where: str, name: str) -> Statement[Table]:
         says=f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[OWN[kind]]}.",
         inside=lambda n: among(runs_of(n, kind), LOCAL + OPEN),
         residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr",
+        bound=(ALIGNED, "1 − corr"),
         # What is far from a correlation of 1 is late, unless it points away.
         late=1.0,
         limit=lambda n: largest(residual(n)[local(n)[1]]) > REACHED,

@@ -56,7 +56,6 @@ PREDICTIVE = Statement[Table](
     bound=LIMIT,
 )
 
-
 ONE_TOKEN = Statement[Table](
     source="§6 (sequences with label 1)",
     says="When all labels are 1, due to the convexity of Y_i h, GD tends to select one token per input (read for "
@@ -244,7 +243,6 @@ register(
     notes=lambda n: [*unconditional(n), flow_ends(n), FITTED, TOO_FEW],
     draw=draw_composition,
 )
-
 
 SMALL_GAMMA = 1e-9
 # "Γ from 1e-16 to 1e-6": the grid is ours.

@@ -29,7 +29,6 @@ LARGE = 2.0
 # Correlations of motions are known to this: the flow is followed to a millionth.
 ALONG = 1e-10
 
-
 # The paper's figure goes past λ = 2; its grid is not given, this one is ours.
 GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5, 3.0)
 
@@ -64,11 +63,11 @@ def directed(numbers: Table) -> Mask:
     return flow.good & flow.solved & ~np.isnan(motion(numbers)).any(axis=-1) & ~flow.late
 
 
-def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
+def _batches(scale: str, key: Any) -> Iterator[Table]:
     trials, lambdas = SIZES[scale]
     keys = jax.random.split(key, trials)
     for lam in lambdas:
-        yield f"λ = {lam}", draw_batch(T, D, keys, jnp.full(trials, lam))
+        yield draw_batch(T, D, keys, jnp.full(trials, lam))
 
 
 def _key_of(seed: int) -> Any:
@@ -90,7 +89,6 @@ FIGURE9 = Dataset(
             way="as a block",
         )
     },
-    where=f"{__name__}:FIGURE9",
 )
 
 
@@ -191,10 +189,8 @@ DIRECTION = Statement[Table](
     # Where no token is left to be separated from there is no direction.
     inside=lambda n: ~np.isnan(motion(n)).any(axis=-1) | ~n.flow.good,
     residual=_falls,
-    limit=True,
     rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
 )
-
 
 # A distance below rounding is drawn at rounding.
 ROUNDING = 1e-16

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import ScaledGradient, linalg
 from jaxflow.data import TokenData
-from jaxflow.flow import AbstractCoordinates, AbstractStop, Situation
+from jaxflow.flow import AbstractCoordinates, AbstractStop, Situation, integrate
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -131,9 +131,9 @@ class Near(AbstractStop):
         return jnp.max(jnp.abs(model.attention(data)[0] - self.target)) <= self.distance
 
 
-def mixture_solver(
-    longest: float | None = None,
-) -> tuple[diffrax.AbstractSolver, diffrax.AbstractStepSizeController]:
-    """Implicit steps to a hundred-thousandth of the path, at most `longest`: what is asked of is its end."""
+def follow_mixture(risk: EmpiricalRisk, model: Any, inside: Any, longest: float | None = None, **how: Any) -> Any:
+    """`integrate` by implicit steps to a hundred-thousandth of the path, at most `longest`: its end is what matters."""
     controller = diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4, dtmax=longest)
-    return diffrax.Kvaerno5(root_finder=ByIncrements(rtol=1e-6, atol=1e-8)), controller
+    solver = diffrax.Kvaerno5(root_finder=ByIncrements(rtol=1e-6, atol=1e-8))
+    how |= {"coordinates": Mixture(inside), "solver": solver, "controller": controller}
+    return integrate(risk, model, throw=False, **how)

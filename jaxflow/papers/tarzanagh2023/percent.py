@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
-from jaxflow.papers.experiment import Dataset, Mask, Rate, Say, Statement, Studies, Sweep, Table
+from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Studies, Sweep, Table
 from jaxflow.study import AbstractExperiment, Study, TokenSelection, wilson
 from jaxflow.study.experiment import import_named
 
@@ -91,10 +91,6 @@ class Size:
     parametrizations: tuple[str, ...] = ("W", "KQ")
 
 
-# Results of `TokenSelection` that are kept.
-ENDS = ("outcome", "program_gap", "num_steps", "rounds")
-
-
 def table(numbers: Table, field: str = "outcome") -> np.ndarray:
     """A result by setting, parametrisation, d and trial: `(s, p, k, b)`."""
     grid = numbers.grid
@@ -107,17 +103,15 @@ def names(numbers: Table) -> list[str]:
     return [NAMES[str(name)] for name in numbers.grid.parametrization]
 
 
-def dataset_of(
-    name: str, where: str, sizes: Mapping[str, Size], more: tuple[str, ...] = (), experiment: Any = None
-) -> Dataset:
+def dataset_of(name: str, sizes: Mapping[str, Size], more: tuple[str, ...] = (), experiment: Any = None) -> Dataset:
     """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study.
 
     `grid`: what is varied, `n`, `T` `(s,)`, `d` `(k,)`, `parametrization` `(p,)`, and the `score_gap`; `accepted`
-    `(s, k)`: the share of sequences that have it. `ends` `(cells, b)`: results of `TokenSelection`, and `more`; a cell
-    is a setting (n, T), a d and a parametrisation. The keys are those of `TokenSelection`: figures share instances.
+    `(s, k)`: the share of sequences that have it. `ends` `(cells, b)`: `outcome` of `TokenSelection`, and `more`; a
+    cell is a setting (n, T), a d and a parametrisation. Keys are those of `TokenSelection`: figures share instances.
     """
 
-    def grid(scale: str, seed: int, say: Say) -> Table:
+    def grid(scale: str, seed: int) -> Table:
         size, key = sizes[scale], jax.random.key(seed)
         accepted = [[score_gap_acceptance(key, T, d, SCORE_GAP, ACCEPTANCE_DRAWS) for d in size.d]
                     for _, T in size.settings]  # fmt: skip
@@ -145,8 +139,8 @@ def dataset_of(
             for n, T in size.settings
         }
 
-    parts = {"grid": Sweep(grid, lambda seed: seed), "ends": Studies((*ENDS, *more), studies)}
-    return Dataset("tarzanagh2023", name, parts, where=where)
+    parts = {"grid": Sweep(grid, lambda seed: seed), "ends": Studies(("outcome", *more), studies)}
+    return Dataset("tarzanagh2023", name, parts)
 
 
 def tally(numbers: Table, outcomes: tuple[Outcome, ...] = GLOBAL) -> tuple[np.ndarray, np.ndarray]:

@@ -45,7 +45,6 @@ CHECKED = {
     "large": Size(5000, shapes=((3, 4), (5, 5)), dimensions=(2, 3, 5, 8)),
 }
 
-
 # The program of a norm for instances of one size n, T, d, brought to the width of the widest.
 Cell = tuple[str, int, int, int, int]
 
@@ -74,8 +73,8 @@ def both(numbers: Table, of: Callable[[Table], np.ndarray]) -> np.ndarray:
 def solve_all(keys: Array, cell: Cell) -> Table:
     """The programs of one norm for the optimal tokens of random instances.
 
-    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
-    `gap`; the share of the solution that is `outside` of the span of the queries.
+    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; the share of
+    the solution that is `outside` of the span of the queries.
     """
     # Zeros up to one width let one compiled solver serve every d.
     norm, *sizes = cell
@@ -109,12 +108,11 @@ def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
         "result": solution.result.value,
         "rank": jnp.where(solved, published, -1),
         "relative_rank": jnp.where(solved, rank, -1),
-        "gap": solution.certificate.duality_gap,
         "outside": jnp.linalg.norm(outside) / positive_or_one(total),
     }
 
 
-def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
+def _dataset(name: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
     def cells(norm: str, scale: str) -> dict[str, Cell]:
         size = sizes[scale]
         found = [(n, T, d) for n, T in size.shapes for d in size.dimensions]
@@ -135,19 +133,16 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
             draw_from=key_of,
             way="as a block",
         )
-    return Dataset("tarzanagh2023", name, parts, where=f"{__name__}:{where}")
+    return Dataset("tarzanagh2023", name, parts)
 
 
 def _figure_key(seed: Any) -> Any:
     return jax.random.fold_in(jax.random.key(seed), 4)
 
 
-RANKS = _dataset("fig4", "RANKS", SIZES, _figure_key)
+RANKS = _dataset("fig4", SIZES, _figure_key)
 CHECK = _dataset(
-    "ranks",
-    "CHECK",
-    CHECKED,
-    lambda seed: _figure_key(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30)),
+    "ranks", CHECKED, lambda seed: _figure_key(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30))
 )
 
 
@@ -181,8 +176,7 @@ STATEMENTS: list[Statement[Table]] = [
         says="The row space of W^mm or W^mm_* lies within span({z_i}).",
         inside=lambda n: both(n, feasible),
         residual=lambda n: both(n, _leaves),
-        bound=INSIDE,
-        unit="share of a solution outside of it",
+        bound=(INSIDE, "share of a solution outside of it"),
     ),
     Statement(
         source="§2.1",
@@ -205,8 +199,7 @@ def _lemma1(norm: str, program: str) -> Statement[Table]:
         says=f"solutions of {program} have rank ≤ n (so ≤ min(n, d)) and rows within span{{z_i}}",
         inside=lambda n: feasible(getattr(n, norm)),
         residual=leaves,
-        bound=INSIDE,
-        unit="share outside of the span",
+        bound=(INSIDE, "share outside of the span"),
     )
 
 
@@ -258,9 +251,4 @@ register(
     notes=_notes,
     draw=draw_ranks,
 )
-register(
-    CHECK,
-    "ranks",
-    title="Lemma 1",
-    statements=[_lemma1(norm, program) for norm, program in PROGRAMS.items()],
-)
+register(CHECK, "ranks", title="Lemma 1", statements=[_lemma1(norm, program) for norm, program in PROGRAMS.items()])

@@ -26,7 +26,6 @@ FLOW_ALPHAS = (0.01, 0.1, 1.0, 10.0)
 FLOW_DEPTHS = {"quick": (2,), "paper": (2, 3), "large": (2, 3, 4)}
 TRIALS = {"quick": 1, "paper": 1, "large": 10}
 
-
 # Networks of a depth on n data in d dimensions, at these scales.
 Setting = tuple[int, int, int, tuple[float, ...]]
 
@@ -76,7 +75,6 @@ def _flows(scale: str) -> dict[str, Setting]:
     return {f"L={depth}": (depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
 
 
-# `curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data.
 SWEEP = Dataset(
     "yun2021",
     "alpha-sweep",
@@ -84,7 +82,6 @@ SWEEP = Dataset(
         "curves": Part(closed, _curves, TRIALS, way="in turn"),
         "flows": Part(follow, _flows, TRIALS, instances="curves", way="in turn"),
     },
-    where=f"{__name__}:SWEEP",
 )
 
 
@@ -118,15 +115,13 @@ MINIMISES = Statement[Table](
     source="Theorem 4",
     says="β converges to the minimum of Q among interpolations.",
     residual=lambda n: np.where(n.flows.found, n.flows.error, np.nan),
-    bound=POINT,
-    unit="relative distance of β",
+    bound=(POINT, "relative distance of β"),
 )
 BETWEEN = Statement[Table](
     source="Remark 4",
     says="Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
     residual=_rises,
-    unit="rise of the excess towards its end",
-    limit=True,
+    bound=(0.0, "rise of the excess towards its end"),
     rate=_slowest,
 )
 

@@ -13,13 +13,11 @@ from jaxflow.theory.single_datum import data_singular, invert
 class PointLimit(eqx.Module):
     r"""Theorem 5: `layers` $(v_1^\infty,v_2^\infty)$, `coefficients` $\beta(\Theta^\infty)$.
 
-    `push`: $g^{-1}(y/\alpha^2)$. `slack`: $\min_j[U_1^\top v_1]_j^2-[U_2^\top v_2]_j^2$ at the start, which the
-    theorem wants positive.
+    `slack`: $\min_j[U_1^\top v_1]_j^2-[U_2^\top v_2]_j^2$ at the start, which the theorem wants positive.
     """
 
     layers: tuple[Float[Array, " k"], Float[Array, " l"]]
     coefficients: Float[Array, " d"]
-    push: Float[Array, ""]
     slack: Float[Array, ""]
 
 
@@ -42,7 +40,7 @@ def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[
     first = v1 + found.left @ (0.5 * (plus + minus) - a)
     second = v2 + found.right @ (0.5 * (plus - minus) - b)
     slack = jnp.min(jnp.where(s > 0, a**2 - b**2, jnp.inf))
-    return PointLimit((first, second), contract(tensor.data_tensor, (first, second)), nu, slack)
+    return PointLimit((first, second), contract(tensor.data_tensor, (first, second)), slack)
 
 
 class DirectionLimit(eqx.Module):

@@ -11,7 +11,7 @@ from jaxflow.margin import L1, ProgramResult, max_margin, solve
 from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.profiles import angle_of, edge, height
-from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Say, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Sweep, Table, register
 from jaxflow.papers.yun2021.flows import random_decomposition, separable
 from jaxflow.study import subkey
 from jaxflow.theory.prediction import Assumption
@@ -122,19 +122,17 @@ def _missing(tensor: Any) -> float:
     return float(max(1e-10 - sum_of_terms.slack, 1e-10 - unitary.slack))
 
 
-def sweep(scale: str, key: Any, say: Say) -> Table:
+def sweep(scale: str, key: Any) -> Table:
     """What does not depend on a draw: residuals for `full`-length convolutions `(4,)`, for `short` ones `(2,)`, of the
     decompositions `given` in D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|,
-    `odd`, the least increase between neighbours, `slope`, and the `top` value."""
-    say("Assumption 1 and Lemma 5.1")
-    odd, slope, top = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
+    `odd`, and the least increase between neighbours, `slope`."""
+    odd, slope = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
     return Table(
         full=np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
         short=np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
         given=np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
         odd=odd,
         slope=slope,
-        top=top,
     )
 
 
@@ -146,18 +144,18 @@ def _given(d: int, depth: int) -> float:
     return float(max(1e-10 - a.slack for a in (diagonal[0], diagonal[1], conv[0], conv[1])))
 
 
-def _height(depth: int) -> tuple[float, float, float]:
+def _height(depth: int) -> tuple[float, float]:
     c = min(edge(depth), 20.0)
     h = height(depth, angle_of(depth, jnp.linspace(-0.9999, 0.9999, 2001) * c))
     odd = jnp.max(jnp.abs(h + h[::-1]) / jnp.maximum(jnp.abs(h), 1.0))
-    return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
+    return float(odd), float(jnp.min(jnp.diff(h)))
 
 
 def align(key: Any, setting: None) -> Table:
     """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate.
 
-    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain` (NaN
-    where it was not solved); whether it was, `ok`.
+    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain`; NaN
+    where it was not solved.
     """
     X, y = separable(subkey(key, "data"), *PROGRAM)
     program = max_margin(X, y, L1(), "dft")
@@ -171,7 +169,7 @@ def align(key: Any, setting: None) -> Table:
 
     plain = S @ (X.T @ (solution.dual * y))
     solved = solution.result == ProgramResult.optimal
-    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain), ok=solved)
+    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain))
 
 
 # `drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`.
@@ -183,7 +181,6 @@ STRUCTURE = Dataset(
         "fixed": Sweep(sweep),
         "programs": Part(align, {"dft": None}, TRIALS, block=50, way="in turn"),
     },
-    where=f"{__name__}:STRUCTURE",
 )
 
 
@@ -208,43 +205,37 @@ FINDS = Statement[Table](
     says="L = 2: a decomposition is found where there is one: random U_1, U_2, S (with more rows than columns "
     "too), full-length convolutions over the complex numbers",
     residual=lambda n: np.concatenate([n.drawn.residual[0], n.fixed.full]),
-    bound=FOUND,
-    unit="largest residual of (9), U^H U = I",
+    bound=(FOUND, "largest residual of (9), U^H U = I"),
 )
 FINDS_NONE = Statement[Table](
     source="Assumption 1",
     says="L = 2: where there is none (short filters, random tensors) the residual is not zero",
     residual=lambda n: -np.concatenate([n.fixed.short, n.drawn.residual[1]]),
-    bound=-MISSING,
-    unit="minus the residual",
+    bound=(-MISSING, "minus the residual"),
 )
 GIVEN = Statement[Table](
     source="Assumption 1",
     says="L = 3 and 4: the decompositions of D.2 and D.3, diagonal and full-length convolutional, are right",
     residual=lambda n: n.fixed.given,
-    bound=FOUND,
-    unit="largest residual",
+    bound=(FOUND, "largest residual"),
 )
 MONOTONE = Statement[Table](
     source="Lemma 5.1",
     says="h_L is odd and strictly increasing on (−c_L, c_L), c_L = ∞, π/2, 1 for L = 2, 3, 4; L to 8",
     residual=lambda n: np.maximum(n.fixed.odd, -n.fixed.slope),
-    bound=ODD,
-    unit="oddness, or minus the least increase",
+    bound=(ODD, "oddness, or minus the least increase"),
 )
 CONJUGATE = Statement[Table](
     source="Equation (38)",
     says="KKT: S* Σ μ_i y_i x_i, conjugated as the display after (38) has it, is a subgradient of ‖ρ‖₁",
     residual=lambda n: n.programs.conjugate,
-    bound=KKT,
-    unit="misalignment",
+    bound=(KKT, "misalignment"),
 )
 PLAIN = Statement[Table](
     source="Equation (38)",
     says="KKT with S Σ ν_i y_i x_i, unconjugated: what replacing μ by ν of (37) would give",
     residual=lambda n: n.programs.plain,
-    bound=KKT,
-    unit="misalignment",
+    bound=(KKT, "misalignment"),
     again=Again("CVXPY", _plain_again, SOLVED),
 )
 

@@ -27,8 +27,7 @@ def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each.
 
     One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`: `components`
-    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the `teacher` `(d,)`; `outcome`, the `flow_gap` certified
-    by the flow itself, and the `excess` over the optimum.
+    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the `teacher` `(d,)`; `outcome`.
     """
     network, n, d, present = setting
     T = cosine_transform(d)
@@ -44,13 +43,7 @@ def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), model, throw=False)
     # T is orthonormal: T^{-⊤} = T.
     components = T @ limit.flow_direction
-    return Table(
-        components=components,
-        teacher=teacher,
-        outcome=limit.outcome.value,
-        flow_gap=limit.flow_certificate.duality_gap,
-        excess=limit.excess,
-    )
+    return Table(components=components, teacher=teacher, outcome=limit.outcome.value)
 
 
 def cosine_transform(d: int) -> Any:
@@ -60,19 +53,10 @@ def cosine_transform(d: int) -> Any:
     return rows.at[0].divide(jnp.sqrt(2.0))
 
 
-# `limits` `(2, b)`: of each of `NETWORKS`, on the same data.
 DESIGNED = Dataset(
     "yun2021",
     "designed-transform",
-    {
-        "limits": Part(
-            follow,
-            lambda scale: {name: (name, *SIZES[scale]) for name in NETWORKS},
-            TRIALS,
-            way="in turn",
-        )
-    },
-    where=f"{__name__}:DESIGNED",
+    {"limits": Part(follow, lambda scale: {name: (name, *SIZES[scale]) for name in NETWORKS}, TRIALS, way="in turn")},
 )
 
 

@@ -53,12 +53,10 @@ def follow(key: Any, depth: int) -> Table:
     return Table(error=distance(*beta), ok=good(layers.result) & good(dual.result), least=smallest)
 
 
-# `pairs` `(2, b)`: of each of `DEPTHS`, on the same data.
 DUAL_FORM = Dataset(
     "yun2021",
     "dual-form",
     {"pairs": Part(follow, {f"L={depth}": depth for depth in DEPTHS}, TRIALS, block=25, way="in turn")},
-    where=f"{__name__}:DUAL_FORM",
 )
 
 
@@ -74,13 +72,8 @@ def equation_66(row: int) -> Statement[Table]:
         says=f"Diagonal networks, L = {DEPTHS[row]}, exponential loss: β of the layers' flow and of the dual form at "
         f"log t = {END:g}; multipliers y_i r_i < 0 on the flow.",
         residual=residual,
-        bound=SAME,
-        unit="relative distance of β",
+        bound=(SAME, "relative distance of β"),
     )
 
 
-register(
-    DUAL_FORM,
-    title="equation (66)",
-    statements=[equation_66(row) for row in range(len(DEPTHS))],
-)
+register(DUAL_FORM, title="equation (66)", statements=[equation_66(row) for row in range(len(DEPTHS))])

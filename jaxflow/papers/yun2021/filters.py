@@ -10,7 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Say, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
 from jaxflow.papers.yun2021.flows import direction_distance, far_out
 from jaxflow.plots import CURVES, new_figure
@@ -24,21 +24,20 @@ DIRECTION = 1e-8
 CLOSE, OFF = 1e-6, 5e-2
 
 
-def sweep(scale: str, key: Any, say: Say) -> Table:
-    r"""One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit
+def sweep(scale: str, key: Any) -> Table:
+    r"""Of one data point its `correlation` at lag one, and for each of k filter `lengths` the unit limit
     direction `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the
     `size` $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs, `l2`, `dft`, `filtered` `(d,)`."""
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jnp.ones(())
     found: list[dict[str, Any]] = []
     for length in LENGTHS[scale]:
-        say(f"filters of length {length}")
         found.append(jax.device_get(jax.jit(_end, static_argnums=0)(length, x, y, subkey(key, "start"))))
     fourier = max_margin(x[None], y[None], "l1", "dft")
     filtered, correlation = filtered_direction(x, y)
     aims = {"l2": x, "dft": fourier.coefficients(solve(fourier).primal), "filtered": filtered}
     units = {name: np.asarray(aim) / np.linalg.norm(np.asarray(aim)) for name, aim in aims.items()}
     ends = jax.tree.map(lambda *column: np.stack(column), *found)
-    return Table(units | ends, x=np.asarray(x), correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
+    return Table(units | ends, correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
 
 
 def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:
 
 
 # `limits`: of 2-layer convolutional networks on one data point, d = 8.
-FILTERS = Dataset("yun2021", "filters", {"limits": Sweep(sweep)}, where=f"{__name__}:FILTERS")
+FILTERS = Dataset("yun2021", "filters", {"limits": Sweep(sweep)})
 
 
 def _resolved(numbers: Table) -> np.ndarray:
@@ -66,8 +65,7 @@ ANY_LENGTH = Statement[Table](
     source="Theorem 3",
     says="v_1 and v_2 converge in direction to top singular vectors of M(x), for filters of any length.",
     residual=_resolved,
-    bound=DIRECTION,
-    unit="distance of β from the predicted direction",
+    bound=(DIRECTION, "distance of β from the predicted direction"),
 )
 
 
@@ -83,8 +81,7 @@ def aligned(length: int, says: str, aim: str) -> Statement[Table]:
         source="Corollary 3" if length == D else "Corollary 4",
         says=says,
         residual=lambda n: np.where((off(n) > CLOSE) & (off(n) <= OFF), np.nan, off(n)),
-        bound=CLOSE,
-        unit="distance of unit vectors",
+        bound=(CLOSE, "distance of unit vectors"),
     )
 
 

@@ -67,7 +67,6 @@ def orthogonal_layers(key: Any, d: int, depth: int) -> list[Any]:
     return [*(size * layer for size, layer in zip(sizes, drawn, strict=True)), LENGTH * last / jnp.linalg.norm(last)]
 
 
-# `approaches` `(6, b)`: from each of `STARTS`, on the same data.
 CONNECTED = Dataset(
     "yun2021",
     "connected",
@@ -79,9 +78,7 @@ CONNECTED = Dataset(
             way="in turn",
         )
     },
-    where=f"{__name__}:CONNECTED",
 )
-
 
 WHERE = {
     "identity": "W̄_l = I, w̄_L = 0",
@@ -97,8 +94,7 @@ def loss_vanishes(row: int) -> Statement[Table]:
         says=f"part 1, L = {STARTS[row][0]}: from {WHERE[STARTS[row][1]]} the loss tends to zero, for every α",
         inside=lambda n: n.approaches.last[row] > 0,
         residual=lambda n: np.where(n.approaches.followed[row], n.approaches.residual[row], np.nan),
-        bound=FITTED,
-        unit="relative residual of the outputs",
+        bound=(FITTED, "relative residual of the outputs"),
     )
 
 
@@ -135,9 +131,7 @@ def small_scale(row: int) -> Statement[Table]:
         source="Theorem 6",
         says=f"part 2, L = {depth}, {WHERE[scheme]}: as α → 0, β tends to the minimum l2-norm solution",
         residual=residual,
-        bound=ROUNDING,
-        unit="error at any α" if exact else "growth of the error from one α to a smaller one",
-        limit=not exact,
+        bound=(ROUNDING, "error at any α" if exact else "growth of the error from one α to a smaller one"),
         rate=None if exact else rate,
     )
 

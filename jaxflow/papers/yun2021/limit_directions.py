@@ -75,9 +75,9 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     r"""Where `find_limit` ends on one data set: one of `KINDS`, on n points in d dimensions.
 
     - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
-    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
+    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate;
     - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
-      decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
+      decomposes).
     - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
     - `log_loss`: log L where the flow ends.
     - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
@@ -96,19 +96,14 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     if network in ("diagonal", "convolutional", "transformed"):
         share = 1.0 - top_singular_share(final.model, decomposition_of(final.model), data, final.multipliers)
     beta = final.model.linear_coefficients()
-    theirs = limit.program_solution
-    program: Any = limit.prediction.program
-    aim = theirs.primal if program.transform is None else program.coefficients(theirs.primal)
     return Table(
         outcome=limit.outcome.value,
         start=limit.prediction.assumptions[-1].slack,
         flow_gap=limit.flow_certificate.duality_gap,
         stationarity=limit.flow_certificate.stationarity,
         least_multiplier=jnp.min(-y * final.multipliers) / jnp.max(jnp.abs(final.multipliers)),
-        program_gap=theirs.certificate.duality_gap,
         singular=limit.singular_residual,
         share=share,
-        apart=direction_distance(beta, aim),
         drift=0.5 * jnp.sum((pushes[-1] - pushes[len(pushes) // 2]) ** 2),
         log_loss=classification(X, y).log_value(final.model),
         exponent=limit.rate.exponent,
@@ -139,20 +134,14 @@ def _approach(saved: Any, beta: Any) -> Any:
     return jnp.sum(x * y) / jnp.sum(x**2)
 
 
-# `limits` `(8, b)`: of each of `KINDS`, on the same data.
 LIMITS = Dataset(
     "yun2021",
     "directions",
     {
         "limits": Part(
-            follow,
-            lambda scale: {kind: (kind, *SIZES[scale]) for kind in KINDS},
-            TRIALS,
-            block=25,
-            way="in turn",
+            follow, lambda scale: {kind: (kind, *SIZES[scale]) for kind in KINDS}, TRIALS, block=25, way="in turn"
         )
     },
-    where=f"{__name__}:LIMITS",
 )
 
 
@@ -184,8 +173,7 @@ SINGULAR = Statement[Table](
     source="Theorem 1",
     says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
     residual=lambda n: _certified(n.limits, n.limits.singular),
-    bound=SLOW,
-    unit="residual of (8) relative to s",
+    bound=(SLOW, "residual of (8) relative to s"),
     certified=f"{OWN_DUAL}; what is left is of slow components",
 )
 TURNS = Statement[Table](
@@ -194,10 +182,8 @@ TURNS = Statement[Table](
     f"at half of the exact flow's last points is at most {SLOW:g}",
     inside=lambda n: np.stack([_starts(row)(n) for row in range(len(KINDS))]),
     residual=lambda n: _followed(n.limits, n.limits.drift),
-    bound=SLOW,
-    unit="1 − cos",
+    bound=(SLOW, "1 − cos"),
 )
-
 
 LOSS = Statement[Table](
     source="Theorem 2 (loss)",
@@ -205,10 +191,9 @@ LOSS = Statement[Table](
     "a separator",
     inside=lambda n: n.limits.start[DIAGONAL:] > 0,
     residual=lambda n: _certified(n.limits, n.limits.log_loss)[DIAGONAL:],
-    bound=SMALL_LOSS,
+    bound=(SMALL_LOSS, "log L"),
     # A loss of one and more has not fallen.
     late=0.0,
-    unit="log L",
     certified=OWN_DUAL,
 )
 
@@ -260,8 +245,7 @@ def certified(row: int, source: str, says: str, **more: Any) -> Statement[Table]
         says=says,
         inside=_starts(row),
         residual=lambda n: _followed(n.limits, n.limits.flow_gap)[row],
-        bound=FLOOR,
-        unit="the flow's own duality gap",
+        bound=(FLOOR, "the flow's own duality gap"),
         certified=OWN_DUAL,
         **more,
     )
@@ -281,9 +265,7 @@ def decays(row: int) -> Statement[Table]:
         says=f"{KINDS[row]}, L = 2: what is left of slow coordinates decays like (log t)^−(1−κ)",
         inside=_starts(row),
         residual=lambda n: -exponents(n),
-        bound=BELOW_ZERO,
-        unit="minus the fitted exponent",
-        limit=True,
+        bound=(BELOW_ZERO, "minus the fitted exponent"),
         rate=rate,
     )
 
@@ -295,8 +277,7 @@ def top_vectors(row: int) -> Statement[Table]:
         says=f"{KINDS[row]}, L = 2: parameters converge in direction to top singular vectors of M(−u)",
         inside=_starts(row),
         residual=lambda n: _certified(n.limits, n.limits.share)[row],
-        bound=SLOW,
-        unit="share of ρ on singular values below the top",
+        bound=(SLOW, "share of ρ on singular values below the top"),
         certified=f"{OWN_DUAL}; what is left is of slow components",
     )
 
@@ -308,8 +289,7 @@ def stationary(row: int, source: str, says: str) -> Statement[Table]:
         says=says,
         inside=_starts(row),
         residual=lambda n: _followed(n.limits, _stationary(n.limits))[row],
-        bound=FLOOR,
-        unit="KKT residual, or minus the least multiplier",
+        bound=(FLOOR, "KKT residual, or minus the least multiplier"),
         certified=OWN_DUAL,
     )
 
@@ -323,9 +303,7 @@ APPROACH = Statement[Table](
     says="diagonal networks, L = 3: entries of ρ off the support tend to constants, so that the direction of β "
     "approaches its limit like 1/‖β‖",
     residual=lambda n: np.abs(_slopes(n) + 1.0),
-    bound=FITTED,
-    unit="|fitted exponent of ‖β‖ + 1|",
-    limit=True,
+    bound=(FITTED, "|fitted exponent of ‖β‖ + 1|"),
     rate=lambda n, known: common_rate(-_slopes(n), 1.0, bias=FITTED, law="distance of directions against ‖β‖"),
     # Those that are late at the lengths seen decide nothing, unless they do not approach it at all.
     late=1.0,

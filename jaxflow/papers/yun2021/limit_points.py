@@ -40,7 +40,6 @@ EVEN = 1e-9
 TRANSFORMS = ((2, 1), (3, 0), (4, 1))
 START, UNTIL = 0.3, 1e4
 
-
 # A diagonal network of this depth on n data in d dimensions from a start of this size α, or in its dual form.
 Setting = tuple[int, int, int, Any, bool]
 
@@ -112,18 +111,11 @@ def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> 
 
 def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> Table:
     """A flow's limit point: relative distance `error` from the closed form, `printed`: from that of Corollary 6 as it
-    is printed (NaN for the others); the duality `gap` of the closed form; whether both are known, `ok`.
+    is printed (NaN for the others); whether both are known, `ok`.
     """
-    return Table(
-        error=distance(end.beta, beta),
-        printed=jnp.asarray(printed),
-        gap=jnp.abs(closed.gap),
-        ok=end.ok & closed.converged,
-    )
+    return Table(error=distance(end.beta, beta), printed=jnp.asarray(printed), ok=end.ok & closed.converged)
 
 
-# `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `transformed` `(3, b)`: of each of `TRANSFORMS`;
-# `small`, `even`, `sensing` `(1, b)`.
 POINTS = Dataset(
     "yun2021",
     "points",
@@ -149,7 +141,6 @@ POINTS = Dataset(
         "even": Part(even, {"L=3": None}, TRIALS, way="in turn"),
         "sensing": Part(sensing, {"L=3": None}, TRIALS, way="in turn"),
     },
-    where=f"{__name__}:POINTS",
 )
 
 
@@ -158,8 +149,7 @@ def minimises(
     source: str,
     says: str,
     rows: slice = slice(None),
-    bound: float = POINT,
-    unit: str = "relative distance of β",
+    bound: tuple[float, str] = (POINT, "relative distance of β"),
     **more: Any,
 ) -> Statement[Table]:
     """The limit points of some cells of a part are those of the closed form."""
@@ -168,7 +158,6 @@ def minimises(
         says=says,
         residual=lambda n: np.where(getattr(n, part).ok, getattr(n, part).error, np.nan)[rows],
         bound=bound,
-        unit=unit,
         **more,
     )
 
@@ -247,8 +236,7 @@ AS_PRINTED = Statement[Table](
     source="Corollary 6",
     says="as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
     residual=lambda n: np.where(n.even.ok, n.even.printed, np.nan),
-    bound=EVEN,
-    unit="relative distance of β",
+    bound=(EVEN, "relative distance of β"),
     again=Again("LSODA and MINPACK of SciPy", _corollary_6_again, 1e-6),
 )
 
@@ -260,8 +248,8 @@ SHAPE, ALPHA = (5, 20), 0.1
 def follow(key: Any, depth: int) -> Table:
     """A diagonal network of two layers in its dual form, on random data.
 
-    `find_limit` on one regression: its `outcome`, the relative distance of β from the closed form (NaN where that is
-    not found), and `steps`.
+    `find_limit` on one regression: its `outcome`, and the relative distance of β from the closed form (NaN where that
+    is not found).
     """
     X, y = jax.random.normal(subkey(key, "X"), SHAPE), jax.random.normal(subkey(key, "y"), SHAPE[:1])
     start = DiagonalLinearNetwork.init(subkey(key, "start"), LinearData(X, y), depth=depth, alpha=ALPHA, scheme="equal")
@@ -269,33 +257,20 @@ def follow(key: Any, depth: int) -> Table:
     # The oracle is solved from the data alone.
     closed = interpolation_limit(X, y, start.layers[0], depth)
     error = distance(limit.trajectory.final.model.linear_coefficients(), closed.singular)
-    steps = limit.trajectory.stats["num_steps"]
-    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan), steps=steps)
+    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan))
 
 
-# `limits` `(1, b)`.
-ENSEMBLE = Dataset(
-    "yun2021",
-    "ensemble",
-    {"limits": Part(follow, {"L=2": 2}, MANY, block=250)},
-    where=f"{__name__}:ENSEMBLE",
-)
-
+ENSEMBLE = Dataset("yun2021", "ensemble", {"limits": Part(follow, {"L=2": 2}, MANY, block=250)})
 
 LIMIT_POINT = Statement[Table](
     source="Theorem 4",
     says=f"Diagonal networks, L = 2, n = {SHAPE[0]}, d = {SHAPE[1]}, α = {ALPHA:g}: find_limit under vmap, every "
     "instance with its outcome.",
     residual=lambda n: np.where(n.limits.outcome == Outcome.limit_point.value, n.limits.error, np.nan),
-    bound=POINT,
-    unit="relative distance of β",
+    bound=(POINT, "relative distance of β"),
 )
 
-register(
-    ENSEMBLE,
-    title="Theorem 4 on a thousand instances",
-    statements=[LIMIT_POINT],
-)
+register(ENSEMBLE, title="Theorem 4 on a thousand instances", statements=[LIMIT_POINT])
 
 register(
     POINTS,
@@ -322,7 +297,7 @@ register(
             "even",
             "Corollary 6",
             "with the factor d^{(L−1)/2} restored: argument [Fz]_j/(d^{(L−1)/2} α^L |[Fw]_j|^L), L = 3, d = 6",
-            bound=EVEN,
+            bound=(EVEN, "relative distance of β"),
         ),
         AS_PRINTED,
         minimises(
@@ -330,7 +305,7 @@ register(
             "Corollary 7",
             "deep matrix sensing, L = 3, commuting sensor matrices: W_1…W_L minimises Q of its eigenvalues. "
             "(13) has no factor ½; the flow of ½(f − y)², which the proof writes, has the same limit",
-            unit="relative distance of W_1…W_L",
+            bound=(POINT, "relative distance of W_1…W_L"),
         ),
     ],
 )

@@ -165,7 +165,6 @@ def _losses(risk: Any, start: Any, times: Any) -> tuple[Any, Any]:
     return jax.vmap(risk)(path.points.model), good(path.result)
 
 
-# `separable`, `datum` and `stuck` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`.
 BOUNDS = Dataset(
     "yun2021",
     "bounds",
@@ -175,7 +174,6 @@ BOUNDS = Dataset(
         "datum": Part(datum, {"convolutional": None}, TRIALS, block=50, way="in turn"),
         "stuck": Part(stuck, {"diagonal": None}, TRIALS, block=50, way="in turn"),
     },
-    where=f"{__name__}:BOUNDS",
 )
 
 
@@ -229,8 +227,7 @@ def bounded(
         says=says,
         inside=inside,
         residual=lambda n: np.where(of(n).ok, getattr(of(n), column) - 1.0, np.nan),
-        bound=ABOVE,
-        unit="loss/bound − 1",
+        bound=(ABOVE, "loss/bound − 1"),
         again=again,
     )
 
@@ -241,9 +238,8 @@ NECESSARY = Statement[Table](
     "stays above one",
     inside=lambda n: n.stuck.gap <= 0,
     residual=lambda n: np.where(n.stuck.ok, 1.0 - n.stuck.loss, np.nan),
-    unit="1 − L at the end; at most 0",
+    bound=(0.0, "1 − L at the end; at most 0"),
 )
-
 
 register(
     BOUNDS,

@@ -65,20 +65,14 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     return Table(drift=0.5 * jnp.sum((pushes - last[None]) ** 2, axis=1), sizes=sizes, ok=good(path.result))
 
 
-# `paths` `(4, b)`: of each of `NAMES`, on the same data sets.
 PUSHES = Dataset(
     "yun2021",
     "push",
     {
         "paths": Part(
-            follow,
-            lambda scale: {name: (name, *SIZES[scale]) for name in NAMES},
-            TRIALS,
-            block=25,
-            way="in turn",
+            follow, lambda scale: {name: (name, *SIZES[scale]) for name in NAMES}, TRIALS, block=25, way="in turn"
         )
     },
-    where=f"{__name__}:PUSHES",
 )
 
 
@@ -109,9 +103,7 @@ def converges(row: int) -> Statement[Table]:
         source="Remark 1",
         says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
         residual=residual,
-        bound=SAME,
-        unit="1 − cos at three quarters of the path minus that at half",
-        limit=True,
+        bound=(SAME, "1 − cos at three quarters of the path minus that at half"),
         rate=rate,
         late=1.0,
     )

@@ -42,7 +42,6 @@ SIZES = {
 TRIALS = {"quick": 4, "paper": 100, "large": 1000}
 TIES = {"quick": 4, "paper": 16, "large": 64}
 
-
 # A network on one point in d dimensions, from starts of these sizes `(a,)`.
 Setting = tuple[str, int, Any]
 
@@ -129,8 +128,8 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
 def tie(key: Any, setting: None) -> Table:
     """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4.
 
-    A start at a tie of both singular values: distance of β from the nearer filtered version, `apart`; the `rest`
-    outside of the span of both, and the `least` of its coefficients there.
+    A start at a tie of both singular values: the `rest` of β outside of the span of both filtered versions, and the
+    `least` of its coefficients there.
     """
     x, y = jnp.asarray([1.0, 2.0, -1.0, 3.0]), jnp.asarray(1.0)
     data = LinearData(x[None], y[None])
@@ -140,11 +139,9 @@ def tie(key: Any, setting: None) -> Table:
     # Any nonnegative combination of both is a limit.
     unit = beta / jnp.linalg.norm(beta)
     mix = linalg.lstsq(both.T, unit)
-    off = jax.vmap(lambda aim: direction_distance(beta, aim))(both)
-    return Table(apart=jnp.min(off), rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
+    return Table(rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
 
 
-# `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.
 ONE_DATUM = Dataset(
     "yun2021",
     "single",
@@ -165,7 +162,6 @@ ONE_DATUM = Dataset(
         ),
         "tie": Part(tie, {"k_1=2": None}, TIES, way="in turn"),
     },
-    where=f"{__name__}:ONE_DATUM",
 )
 
 
@@ -176,8 +172,7 @@ def closed_form(row: int) -> Statement[Table]:
         says=f"{NETWORKS[row]} network, L = 2, n = 1: both layers' limit points in closed form, α from 1e-4 to 10",
         inside=lambda n: n.ends.slack[row] > 0,
         residual=lambda n: np.where(n.ends.followed[row], n.ends.error[row], np.nan),
-        bound=CLOSED,
-        unit="relative distance of the layers",
+        bound=(CLOSED, "relative distance of the layers"),
     )
 
 
@@ -197,9 +192,7 @@ PARALLEL_LIMIT = Statement[Table](
     source="Theorem 5",
     says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
     residual=lambda n: _apart(n)[:, 0],
-    bound=PARALLEL,
-    unit="1 − cos(β, x)",
-    limit=True,
+    bound=(PARALLEL, "1 − cos(β, x)"),
     rate=_parallel_rate,
 )
 
@@ -221,8 +214,7 @@ def aligned(row: int) -> Statement[Table]:
         says=f"convolutional network, filters of length {LENGTHS[row]}: directions of v_1, v_2 and β, signs included",
         inside=lambda n: n.turns.slack[row] > 0,
         residual=lambda n: _last(n, row).max(axis=1),
-        bound=DIRECTION,
-        unit="distance of unit vectors",
+        bound=(DIRECTION, "distance of unit vectors"),
     )
 
 
@@ -242,8 +234,7 @@ def named(row: int) -> Statement[Table]:
         )[row],
         inside=lambda n: n.turns.slack[row] > 0,
         residual=off,
-        bound=DIRECTION,
-        unit="distance of unit vectors",
+        bound=(DIRECTION, "distance of unit vectors"),
     )
 
 
@@ -271,9 +262,7 @@ def decays(row: int, product: bool) -> Statement[Table]:
         says=f"filters of length {LENGTHS[row]}: the rest of {what} decays like {power}, exponents fitted",
         inside=lambda n: n.turns.slack[row] > 0,
         residual=lambda n: np.abs(exponents(n)[0] - share * np.asarray(n.turns.rate[row])),
-        bound=FITTED,
-        unit="fitted − predicted exponent",
-        limit=True,
+        bound=(FITTED, "fitted − predicted exponent"),
         rate=rate,
     )
 
@@ -283,18 +272,16 @@ LOSS = Statement[Table](
     says="the training loss L(Θ(t)) → 0 from starts with λ > 0; filters of length 1, 2 and 3: log L at the end",
     inside=lambda n: n.turns.slack > 0,
     residual=lambda n: np.where(n.turns.ok, n.turns.log_loss, np.nan),
-    bound=SMALL_LOSS,
+    bound=(SMALL_LOSS, "log L"),
     # A loss of one and more has not fallen.
     late=0.0,
-    unit="log L",
 )
 TIED = Statement[Table](
     source="Corollary 4",
     says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
     "filtered versions, chosen by the start",
     residual=lambda n: np.maximum(n.tie.rest, -np.minimum(n.tie.least, 0.0)),
-    bound=DIRECTION,
-    unit="rest outside of their cone",
+    bound=(DIRECTION, "rest outside of their cone"),
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Rate, Say, Statement, Sweep, Table, common_rate, fit, register
+from jaxflow.papers.experiment import Dataset, Rate, Statement, Sweep, Table, common_rate, fit, register
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
 from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
@@ -27,7 +27,7 @@ FAR = 1e3
 DEPENDS = 0.05
 
 
-def sweep(scale: str, key: Any, say: Say) -> Table:
+def sweep(scale: str, key: Any) -> Table:
     """The paper's future work: what iterates after finitely many steps have seen.
 
     Scales `alphas` `(a,)`, and the distance of the direction from its limit for each of `NETWORKS`, scale and loss of
@@ -39,7 +39,6 @@ def sweep(scale: str, key: Any, say: Say) -> Table:
     z = jnp.asarray(directions()[0])
     errors = []
     for network in NETWORKS:
-        say(f"{network}: {count} scales")
         program = max_margin(X, y, *NORMS[network])
         aim = program.coefficients(solve(program).primal)
         logs, off = jax.jit(jax.vmap(lambda a, name=network, aim=aim: _path(name, X, y, z, a, aim, saves)))(alphas)
@@ -63,7 +62,7 @@ def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -
 
 
 # `diagram`: on the paper's classification data.
-PHASE = Dataset("yun2021", "phase-diagram", {"diagram": Sweep(sweep)}, where=f"{__name__}:PHASE")
+PHASE = Dataset("yun2021", "phase-diagram", {"diagram": Sweep(sweep)})
 
 
 def _residual(numbers: Table) -> np.ndarray:
@@ -89,9 +88,7 @@ STOPPING = Statement[Table](
     source="§6",
     says="Coefficients depend on initialization because training stops far from zero loss (1e-5).",
     residual=_residual,
-    bound=DEPENDS,
-    unit="distance of directions at a loss of 1e-100",
-    limit=True,
+    bound=(DEPENDS, "distance of directions at a loss of 1e-100"),
     rate=_rate,
     # The largest distance of unit vectors: `_residual` says where a finite one contradicts.
     late=2.0,

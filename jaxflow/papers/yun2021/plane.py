@@ -44,7 +44,6 @@ LOSS = 1e-4
 # Unit vectors at this distance depend on the start.
 DEPENDS = 1e-2
 
-
 # A network from starts of these sizes in directions `(4, 2)`, and the steps of gradient descent.
 Setting = tuple[str, tuple[float, ...], int, Any]
 
@@ -98,8 +97,8 @@ def regress(key: Any, setting: Setting) -> Table:
 def classify(key: Any, setting: Setting) -> Table:
     r"""From every start, far out.
 
-    As `regress`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
-    that of the `program` `(2,)`; `loss` at the end of the `descent`, which took `descent_steps`.
+    The paths as in `regress`; `off`: the distance of the flow's last unit vector from that of the `program` `(2,)`;
+    `loss` at the end of the `descent`, which took `descent_steps`.
     """
     network, alphas, steps, directions = setting
     X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
@@ -118,11 +117,8 @@ def classify(key: Any, setting: Setting) -> Table:
         return Table(
             flow=_betas(path.points.model),
             descent=descent,
-            end=end / jnp.linalg.norm(end),
             program=aim,
             off=direction_distance(end, aim),
-            log_time=far.final.log_time,
-            steps=far.stats["num_steps"],
             loss=jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
             descent_steps=jnp.asarray(steps),
         )
@@ -144,21 +140,15 @@ def _regressions(alphas: tuple[float, ...]) -> Part:
 
 
 # `regression`: of figure 1, over networks, scales and directions `(3, 1, 2, 4)`: one trial is all starts.
-FIGURE_1 = Dataset("yun2021", "fig1", {"regression": _regressions(SCALES_1)}, where=f"{__name__}:FIGURE_1")
+FIGURE_1 = Dataset("yun2021", "fig1", {"regression": _regressions(SCALES_1)})
 # Of figure 3: `regression` `(3, 1, 1, 4)`, `classification` `(3, 1, 3, 4)`.
 FIGURE_3 = Dataset(
     "yun2021",
     "fig3",
     {
         "regression": _regressions(SCALES_3),
-        "classification": Part(
-            classify,
-            lambda scale: _settings(SCALES_3C, STEPS[scale]),
-            ONCE,
-            block=1,
-        ),
+        "classification": Part(classify, lambda scale: _settings(SCALES_3C, STEPS[scale]), ONCE, block=1),
     },
-    where=f"{__name__}:FIGURE_3",
 )
 
 
@@ -179,15 +169,13 @@ POINT_5 = Statement[Any](
     residual=lambda n: (
         np.linalg.norm(n.regression.end - n.regression.limit, axis=-1) / np.linalg.norm(n.regression.limit, axis=-1)
     ),
-    bound=FLOW,
-    unit="relative distance from the closed form",
+    bound=(FLOW, "relative distance from the closed form"),
 )
 DESCENT_ENDS = Statement[Any](
     source="§6",
     says="The prediction of limit points is accurate for the solution found by GD (η = 1e-3, 5,000 steps).",
     residual=lambda n: np.linalg.norm(n.regression.descent[..., -1, :] - n.regression.limit, axis=-1),
-    bound=DESCENT,
-    unit="distance",
+    bound=(DESCENT, "distance"),
 )
 LESS_DEPENDENT = Statement[Table](
     source="§6",
@@ -199,8 +187,7 @@ ALIGNS = Statement[Table](
     source="Theorem 2, Corollaries 1 to 3",
     says="The linear coefficients converge in direction to the l2, l1 and DFT-l1 max-margin solutions (the flow).",
     residual=lambda n: n.classification.off,
-    bound=DIRECTION,
-    unit="distance of unit vectors",
+    bound=(DIRECTION, "distance of unit vectors"),
 )
 LOSS_REACHED = Statement[Table](
     source="§6",
@@ -208,19 +195,15 @@ LOSS_REACHED = Statement[Table](
     # A shorter run is another experiment.
     inside=lambda n: n.classification.descent_steps >= STEPS["paper"],
     residual=lambda n: n.classification.loss,
-    bound=LOSS,
-    unit="loss",
+    bound=(LOSS, "loss"),
 )
-
 
 DEPENDENT = Statement[Table](
     source="§6",
     says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
     residual=lambda n: -_spread(_unit(n.classification.descent[..., -1, :])).max(axis=1),
-    bound=-DEPENDS,
-    unit="minus the largest distance of two directions",
+    bound=(-DEPENDS, "minus the largest distance of two directions"),
 )
-
 
 # Halves of the window around the origin.
 WINDOW = 1.5

@@ -22,7 +22,6 @@ from jaxflow.papers.boix2023.practical.runs import text_runs as text_runs
 from jaxflow.papers.boix2023.practical.spectra import Adapted as Adapted
 from jaxflow.papers.boix2023.practical.spectra import cut as cut
 from jaxflow.papers.boix2023.practical.spectra import head_products as head_products
-from jaxflow.papers.boix2023.practical.spectra import normalised_spectrum as normalised_spectrum
 from jaxflow.papers.boix2023.practical.spectra import stable_rank as stable_rank
 from jaxflow.papers.boix2023.practical.train import ADAM_CIFAR as ADAM_CIFAR
 from jaxflow.papers.boix2023.practical.train import ADAM_IMAGENET as ADAM_IMAGENET

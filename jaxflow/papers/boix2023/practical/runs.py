@@ -26,8 +26,7 @@ from jaxflow.papers.boix2023.practical.train import (
     text_batches,
     train,
 )
-
-Data = dict[str, np.ndarray]
+from jaxflow.papers.experiment import Table, stacked
 
 
 class Size(NamedTuple):
@@ -61,7 +60,6 @@ TEXTS = {
     "large": Size(Shape(12, 12, 768, 64, 3072), Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
 }
 
-
 # The network of Appendix B itself, on the same digits: 15 million weights, of which two cores see few steps.
 NETWORKS = {
     "quick": Size(VIT_CIFAR, Recipe("adam", 1e-4, 2, 6, 16), (1.0,), 1, 2),
@@ -82,10 +80,13 @@ def image_runs(
     *,
     data: ImageSet | None = None,
     folder: Path | str | None = None,
-) -> Data:
-    """Trains on `data`, digits by default, with checkpoints in `folder`.
+) -> Table:
+    r"""Trains on `data`, digits by default, with checkpoints in `folder`.
 
-    **Returns:** arrays with axes (point, scale, seed, ...); runs of one seed share batches and initial directions.
+    **Returns:** runs measured at p `steps`, from s `scales` of the start and t seeds, which share batches and initial
+    directions: `losses` of the last batch `(p, s, t)`; `published`: network, recipe and data of the paper; columns of
+    `spectra.measure` `(2, p, s, t, l, h)`, of $W_KW_Q^\top$ and $W_VW_O^\top$ in each of l layers and h heads, spectra
+    with an axis more.
     """
     # The paper does not train on digits, whatever the network.
     size = size._replace(published=size.published and data is not None)
@@ -93,7 +94,7 @@ def image_runs(
     _, side, _, channels = data.images.shape
     make = partial(ViT.init, shape=size.shape, side=side, channels=channels, classes=data.classes, patch=size.patch)
     draw = image_batches(data.images, data.labels)
-    return _runs(size, key, say, make, classification, draw, "images_", folder)
+    return _runs(size, key, say, make, classification, draw, folder)
 
 
 def text_runs(
@@ -103,12 +104,12 @@ def text_runs(
     *,
     text: tuple[np.ndarray, int] | None = None,
     folder: Path | str | None = None,
-) -> Data:
+) -> Table:
     """As `image_runs`, on tokens with the size of their vocabulary; the help topics by default."""
     size = size._replace(published=size.published and text is not None)
     tokens, vocabulary = library_text() if text is None else text
     make = partial(GPT.init, shape=size.shape, vocabulary=vocabulary, length=size.length)
-    return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), "text_", folder)
+    return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), folder)
 
 
 def start_models(size: Size, key: Any, make: Any) -> tuple[Any, Any]:
@@ -125,25 +126,19 @@ def start_models(size: Size, key: Any, make: Any) -> tuple[Any, Any]:
     return models, jnp.tile(batches, len(size.scales))
 
 
-def _runs(
-    size: Size, key: Any, say: Any, make: Any, loss: Any, draw: Any, prefix: str, folder: Path | str | None
-) -> Data:
+def _runs(size: Size, key: Any, say: Any, make: Any, loss: Any, draw: Any, folder: Path | str | None) -> Table:
     models, runs = start_models(size, key, make)
     at = np.unique(np.linspace(0, size.recipe.steps, size.points + 1).round().astype(int))[1:]
     steps = [int(step) for step in at]
     found = train(models, runs, size.recipe, loss, draw, measure, steps, folder=folder, say=say)
-
-    def split(x: Any) -> np.ndarray:
-        return np.asarray(x).reshape(len(at), len(size.scales), size.seeds, *np.shape(x)[2:])
-
-    data = {
-        f"{part}_{name}": split(value)
-        for part, values in found.measured.items()
-        for name, value in values.named.items()
-    }
-    data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
-    data["published"] = np.asarray(size.published)
-    return {prefix + name: value for name, value in data.items()}
+    shape, both = (len(at), len(size.scales), size.seeds), stacked(found.measured[part] for part in ("KQ", "VO"))
+    return Table(
+        jax.tree.map(lambda x: x.reshape(2, *shape, *x.shape[3:]), both).named,
+        steps=found.steps,
+        losses=np.reshape(found.losses, shape),
+        scales=np.asarray(size.scales),
+        published=np.asarray(size.published),
+    )
 
 
 class Preset(NamedTuple):

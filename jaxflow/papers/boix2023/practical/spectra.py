@@ -63,11 +63,6 @@ def stable_rank(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b"]:
     return _squares(linalg.singular_values(matrix))
 
 
-def normalised_spectrum(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b k"]:
-    r"""$\sigma_i/\sigma_1$, largest first; zeros for the zero matrix."""
-    return _normalised(linalg.singular_values(matrix))
-
-
 def _singular_values(left: Float[Array, "*b d e"], right: Float[Array, "*b d e"]) -> Float[Array, "*b k"]:
     r"""Of $AB^\top$, by triangular factors of A and B where these are no wider than high."""
     if left.shape[-1] >= left.shape[-2]:
@@ -77,6 +72,7 @@ def _singular_values(left: Float[Array, "*b d e"], right: Float[Array, "*b d e"]
 
 
 def _normalised(singular: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
+    r"""$\sigma_i/\sigma_1$; zeros for the zero matrix."""
     top = singular[..., :1]
     return singular / positive_or_one(top)
 

@@ -13,7 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.independent import best_rows, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import converges, follow_all, has_program
@@ -39,18 +39,8 @@ def solved(support: Table) -> Mask:
     return support.result == ProgramResult.optimal.value
 
 
-def _supports(scale: str, key: Any, say: Say) -> Table:
-    say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
-    return stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS)
-
-
 def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
     return [_separating(*sizes, keys_of(key, 1000 + k, TRIALS[scale])) for k, sizes in enumerate(SEPARATING)]
-
-
-def _flows(scale: str, key: Any, say: Say) -> Table:
-    say(f"Theorem 6: {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
-    return follow_all([given for given, _ in _instances(scale, key)])
 
 
 def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
@@ -103,11 +93,12 @@ ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
     {
-        "support": Sweep(_supports, KEY),
-        "separating": Sweep(lambda scale, key, say: Table(holds=np.stack([x for _, x in _instances(scale, key)])), KEY),
-        "flows": Sweep(_flows, KEY),
+        "support": Sweep(
+            lambda scale, key: stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS), KEY
+        ),
+        "separating": Sweep(lambda scale, key: Table(holds=np.stack([x for _, x in _instances(scale, key)])), KEY),
+        "flows": Sweep(lambda scale, key: follow_all([given for given, _ in _instances(scale, key)]), KEY),
     },
-    where=f"{__name__}:ASSUMPTIONS",
 )
 
 
@@ -136,22 +127,19 @@ PROXY_MEANS = Statement[Table](
     # The average margin is that of support vectors, nearly.
     inside=lambda n: solved(n.support) & (n.support.average < PROXY),
     residual=_beyond,
-    bound=SUPPORT,
-    unit="margin − 1 of a token under the proxy",
+    bound=(SUPPORT, "margin − 1 of a token under the proxy"),
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
 BOUND = (T + N) * np.log(T + N)
 ENOUGH = np.asarray(DIMENSIONS) >= BOUND
 
-
 SUFFICES = Statement[Table](
     source="Section 4.1",
     says=f"d ≥ (T + n) log(T + n) = {BOUND:.0f} will suffice for Assumption B.1, n = T = {N}",
     inside=lambda n: np.broadcast_to(ENOUGH[:, None], n.support.result.shape),
     residual=_beyond,
-    bound=SUPPORT,
-    unit="margin − 1 of a token",
+    bound=(SUPPORT, "margin − 1 of a token"),
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
@@ -160,8 +148,7 @@ NO_STATIONARY_POINT = Statement[Table](
     says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
     inside=lambda n: solved(n.support) & n.support.exact,
     residual=lambda n: n.support.push,
-    bound=BELOW_ZERO,
-    unit="cosine of ∇L and W^mm; below 0",
+    bound=(BELOW_ZERO, "cosine of ∇L and W^mm; below 0"),
 )
 
 

@@ -14,10 +14,9 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, mapped, numpy_generator, register
+from jaxflow.papers.experiment import Dataset, Rate, Sweep, Table, checksum_key, fit, mapped, numpy_generator, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, margins_of, masks, programs_of
-from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}
@@ -34,16 +33,16 @@ MOVING = 1e-6
 FULL_RANK, RANK_LOST = 1e-9, 1e-12
 
 
-def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array, mu: Array) -> Table:
-    r"""One random V, and W at the r norms `FACTORS` times R, in the cone of each instance; μ and R are the proof's own.
+def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array) -> Table:
+    r"""One random V, and W at the r norms `FACTORS` times R, in the cone of each instance; R is the proof's own.
 
-    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
+    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R.
     - `push` `(r,)`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of
       it.
     - `ratio` `(r,)`: π of Lemmas 11 and 14 is this less 1; `slope` `(r,)`: ‖∇L(W)‖ over the sum of all |∂L/∂a|.
     """
     push, ratio, slope = at
-    more = {"lower": lower, "upper": upper, "bound": bound, "mu": mu, "slope": slope}
+    more = {"lower": lower, "upper": upper, "bound": bound, "slope": slope}
     return Table(inside=jnp.asarray(inside), empty=jnp.asarray(empty), push=push, ratio=ratio, **more)
 
 
@@ -95,7 +94,7 @@ def _global(key: Array) -> Table:
     *pushes, weights = at(jnp.asarray(FACTORS))
     lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
     upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
-    return _cone(usable, False, tuple(pushes), lower, upper, bound, mu)
+    return _cone(usable, False, tuple(pushes), lower, upper, bound)
 
 
 @mapped()
@@ -104,9 +103,8 @@ def _programs(key: Array) -> Any:
     return data, head, programs_of(data, head, jnp.asarray(choices_of_tokens(N, T)))
 
 
-def _locals(scale: str, key: Any, say: Say) -> Table:
+def _locals(scale: str, key: Any) -> Table:
     trials = TRIALS[scale]
-    say(f"Lemmas 13 and 14: {trials} instances with n, T, d = {N}, {T}, {D}")
     data, head, programs = _programs(jax.random.split(key, trials))
     local = np.asarray(programs["status"]) == SelectionStatus.local.value
     # The first in a random order; an instance without one is outside.
@@ -157,7 +155,7 @@ def _local(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support:
         lower = 0.125 * jnp.sum(weights * low, axis=-1)
         upper = 2.0 * jnp.sum(weights * high, axis=-1)
         empty = jnp.any(~jnp.any(support, axis=1))
-        return _cone(True, empty, tuple(pushes), lower, upper, bound, mu)
+        return _cone(True, empty, tuple(pushes), lower, upper, bound)
 
     # As printed, and over the margins of all sequences.
     return jax.vmap(bounds)(jnp.stack([printed, 0.5 * jnp.min(others)]))
@@ -187,11 +185,10 @@ CONE_LEMMAS = Dataset(
     "tarzanagh2023",
     "cone-lemmas",
     {
-        "optimal": Sweep(lambda scale, key, say: _global(jax.random.split(key, TRIALS[scale])), KEY),
+        "optimal": Sweep(lambda scale, key: _global(jax.random.split(key, TRIALS[scale])), KEY),
         "local": Sweep(_locals, KEY),
-        "ranks": Sweep(lambda scale, key, say: matrices(numpy_generator(key), TRIALS[scale]), KEY),
+        "ranks": Sweep(lambda scale, key: matrices(numpy_generator(key), TRIALS[scale]), KEY),
     },
-    where=f"{__name__}:CONE_LEMMAS",
 )
 
 Of = Callable[[Table], Table]
@@ -227,11 +224,9 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> S
         says=f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, {SIZES}",
         inside=lambda n: inside(of(n)),
         residual=residual,
-        bound=1.0,
-        unit=f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before",
+        bound=(1.0, f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before"),
         # It may fall like 1/R further out, unless it is above the largest before.
         late=0.5 * FACTORS[-1] / FACTORS[-2],
-        limit=True,
         rate=rate,
     )
 
@@ -252,8 +247,7 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> 
         f"{SIZES}",
         inside=lambda n: inside(of(n)),
         residual=residual,
-        bound=1.0 + ROUNDING,
-        unit="lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
+        bound=(1.0 + ROUNDING, "lower bound / −⟨∇L, V⟩ / upper bound, each at most 1"),
     )
 
 
@@ -262,8 +256,7 @@ POSITIVE = Statement[Table](
     says=f"−⟨∇L(W), V⟩ > 0 within cone_μ(W^mm_α) where some T_i is empty, μ of (67), {SIZES}",
     inside=lambda n: n.local.inside[0] & n.local.empty[0],
     residual=lambda n: -n.local.push[0, :, -1],
-    bound=BELOW_ZERO,
-    unit="⟨∇L, V⟩ on its own scale; below 0",
+    bound=(BELOW_ZERO, "⟨∇L, V⟩ on its own scale; below 0"),
 )
 
 MOVES = Statement[Table](
@@ -272,10 +265,9 @@ MOVES = Statement[Table](
     f"(74) on, μ of (67), whether some T_i is empty or not, {SIZES}",
     inside=lambda n: n.local.inside[0],
     residual=lambda n: -n.local.slope[0].min(axis=-1),
-    bound=-MOVING,
+    bound=(-MOVING, "−‖∇L‖/Σ|∂L/∂a|; below 0"),
     # Where gradients are roundings of what they are made of, the point is stationary.
     late=-ROUNDING,
-    unit="−‖∇L‖/Σ|∂L/∂a|; below 0",
 )
 
 FULL = Statement[Table](
@@ -284,10 +276,8 @@ FULL = Statement[Table](
     "row space of A",
     inside=lambda n: n.ranks.projected > FULL_RANK,
     residual=lambda n: -n.ranks.least,
-    bound=-np.nextafter(RANK_LOST, 1.0),
-    unit="−(least singular value); below 0",
+    bound=(-np.nextafter(RANK_LOST, 1.0), "−(least singular value); below 0"),
 )
-
 
 PRINTED: tuple[Of, Any] = lambda n: n.local.at(0), lambda cone: cone.inside & ~cone.empty
 OPTIMAL: tuple[Of, Any] = lambda n: n.optimal, lambda cone: cone.inside

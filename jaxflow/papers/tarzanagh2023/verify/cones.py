@@ -7,10 +7,10 @@ import numpy as np
 
 from jaxflow._core import SelectionStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, joined, keys_of, register
+from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, joined, keys_of, register
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, N, T, all_choices, random_instance
+from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, T, all_choices, random_instance
 
 X = TypeVar("X")
 
@@ -34,13 +34,10 @@ def decided(choices: Table) -> Mask:
     return np.isin(choices.status, DECIDED) & ~choices.near
 
 
-def compute(scale: str, key: Any, say: Say) -> Table:
+def compute(scale: str, key: Any) -> Table:
     """Every feasible choice of tokens of `TRIALS` instances for each d."""
-    parts = []
-    for d in DIMENSIONS:
-        say(f"Lemma 5: all {T**N} choices of {TRIALS[scale]} instances with n = {N}, T = {T}, d = {d}")
-        parts += [choices_of(one, d, trial) for trial, one in enumerate(keys_of(key, d, TRIALS[scale]))]
-    return joined(parts)
+    drawn = ((d, *pair) for d in DIMENSIONS for pair in enumerate(keys_of(key, d, TRIALS[scale])))
+    return joined(choices_of(one, d, trial) for d, trial, one in drawn)
 
 
 def choices_of(key: Any, d: int, trial: int = 0) -> Table:
@@ -90,12 +87,7 @@ def depth_again(given: Tokens, selection: np.ndarray) -> float:
     return float(depth)
 
 
-CONES = Dataset(
-    "tarzanagh2023",
-    "cones",
-    {"choices": Sweep(compute, checksum_key("cones"))},
-    where=f"{__name__}:CONES",
-)
+CONES = Dataset("tarzanagh2023", "cones", {"choices": Sweep(compute, checksum_key("cones"))})
 
 
 def in_cone(
@@ -124,8 +116,10 @@ def in_cone(
         says=says,
         inside=lambda n: group(choices(n)),
         residual=residual,
-        bound=-np.nextafter(CLEAR, 1.0) if member else SUPPORT,
-        unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
+        bound=(
+            -np.nextafter(CLEAR, 1.0) if member else SUPPORT,
+            "−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
+        ),
         again=Again("NNLS of SciPy", again, CLEAR),
     )
 
@@ -148,7 +142,6 @@ EVERYTHING = Statement[Table](
     residual=lambda n: np.where(np.isposinf(n.choices.depth), 0.0, 1.0),
 )
 
-
 STATEMENTS = [
     _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: local(c) & ~c.empty),
     _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: local(c) & c.empty),
@@ -161,8 +154,4 @@ STATEMENTS = [
     EVERYTHING,
 ]
 
-register(
-    CONES,
-    title="Lemma 5",
-    statements=STATEMENTS,
-)
+register(CONES, title="Lemma 5", statements=STATEMENTS)

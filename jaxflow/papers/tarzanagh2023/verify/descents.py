@@ -14,7 +14,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, checksum_key, keys_of, mapped, register
+from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
@@ -61,15 +61,12 @@ def met(first: Table) -> Mask:
     return first.solved & first.holds
 
 
-def _first(scale: str, key: Any, say: Say) -> Table:
-    """Columns of `_separating` for both sizes, and `lead`, the steps before the flow."""
-    found = stacked(_separating(shape, keys_of(key, 10 + k, TRIALS[scale])) for k, shape in enumerate(SEPARATING))
-    return Table(found.named, lead=np.asarray(LEAD[scale]))
+def _first(scale: str, key: Any) -> Table:
+    return stacked(_separating(shape, keys_of(key, 10 + k, TRIALS[scale])) for k, shape in enumerate(SEPARATING))
 
 
-def _flows(scale: str, key: Any, say: Say) -> Table:
-    say(f"Theorem 6: {LEAD[scale]} steps, then the flow, {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
-    steps = _first(scale, key, say).first
+def _flows(scale: str, key: Any) -> Table:
+    steps = _first(scale, key).first
     starts = [
         _after_first(shape, LEAD[scale], keys_of(key, 10 + k, TRIALS[scale]), jnp.asarray(steps[k, :, index]))
         for k, shape in enumerate(SEPARATING)
@@ -114,12 +111,12 @@ def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Table:
     """Descent with `STEPS`, and with `LATER` steps once more for those that are not growing after the first.
 
     `inside`: whether the assumption is met; `norm`, `log_gradient` `(2, 3)`: ‖W‖ and log ‖∇L‖ after a hundredth, a
-    tenth and all steps of both, NaN where the former were enough; `steps` `(2,)`: how many these are.
+    tenth and all steps of both, NaN where the former were enough.
     """
     (name, steps, later), shape = cell, GROWING[cell[0]]
     inside, *first = (np.asarray(value) for value in _growing(name, shape, keys, steps))
     norm, log_gradient = (np.stack([value, np.full_like(value, np.nan)], axis=1) for value in first)
-    found = Table(inside=inside, norm=norm, log_gradient=log_gradient, steps=np.tile([steps, later], (len(inside), 1)))
+    found = Table(inside=inside, norm=norm, log_gradient=log_gradient)
     # NaN does neither.
     grows = (fall(found) <= FALL) & (rise(found) > 0)
     for index in np.flatnonzero(inside & ~grows[:, 0]):
@@ -213,7 +210,6 @@ DESCENTS = Dataset(
         "first": Sweep(_first, KEY),
         "flows": Sweep(_flows, KEY),
     },
-    where=f"{__name__}:DESCENTS",
 )
 
 
@@ -238,9 +234,7 @@ def grows(name: str) -> Statement[Table]:
         "and ‖W(k)‖ → ∞",
         inside=lambda n: n.growing.inside[cell],
         residual=residual,
-        bound=FALL,
-        unit="‖∇L‖ over its value at a tenth of the steps",
-        limit=True,
+        bound=(FALL, "‖∇L‖ over its value at a tenth of the steps"),
         rate=rate,
         # The gradient has not fallen at all.
         late=1.0,
@@ -278,11 +272,9 @@ ALLOWED = Statement[Table](
     "in C̄_{μ,R_μ}, η(0) ≥ R_μ/‖∇L(0)‖ with R_μ of (59)",
     inside=lambda n: met(n.first),
     residual=lambda n: n.first.ratio,
-    bound=1.0,
-    unit="the proof's η(0) times ‖W^mm‖; at most 1",
+    bound=(1.0, "the proof's η(0) times ‖W^mm‖; at most 1"),
     again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, PROGRAMS),
 )
-
 
 SEPARATES = Statement[Table](
     source="Theorem 6",
@@ -290,8 +282,7 @@ SEPARATES = Statement[Table](
     "each instance, whether Assumption C holds or not",
     inside=lambda n: n.first.solved & (n.first.least > 0),
     residual=lambda n: -n.first.push,
-    bound=BELOW_ZERO,
-    unit="−min ⟨(x_opt − x_t)zᵀ, −∇L⟩/‖∇L‖; below 0",
+    bound=(BELOW_ZERO, "−min ⟨(x_opt − x_t)zᵀ, −∇L⟩/‖∇L‖; below 0"),
 )
 
 register(

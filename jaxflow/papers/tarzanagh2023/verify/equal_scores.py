@@ -17,8 +17,8 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, Table, checksum_key, keys_of, mapped, register
-from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
+from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, Table, checksum_key, keys_of, mapped, register
+from jaxflow.papers.independent import flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
@@ -79,10 +79,9 @@ def explicit_instance() -> Instance:
     return instance(*explicit_case())
 
 
-def _explicit(scale: str, key: Any, say: Say) -> Table:
+def _explicit(scale: str, key: Any) -> Table:
     """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
-    program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens), norm and 1 − corr with W^mm."""
-    say(f"Theorem 4: {STEPS[scale]} steps of descent on the explicit case")
+    program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens) and 1 − corr with W^mm."""
     data, head = explicit_case()
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
@@ -99,18 +98,15 @@ def _explicit(scale: str, key: Any, say: Say) -> Table:
         normalised=False,
         throw=False,
     )
-    W = path.final.model.combined_weights()
     return Table(
         score_gap=jnp.min(gap),
         score_spread=jnp.max(spread),
         optimal_tokens=jnp.max(jnp.sum(best, axis=1)),
         program_result=aim.result.value,
-        program_gap=aim.certificate.duality_gap,
         steps=np.asarray(STEPS[scale]),
         rate=rate,
         attention=path.final.model.attention(data),
-        misaligned=misalignment(W, aim.primal),
-        norm=jnp.linalg.norm(W),
+        misaligned=misalignment(path.final.model.combined_weights(), aim.primal),
     )
 
 
@@ -122,7 +118,7 @@ EQUAL_SCORES = Dataset(
     "equal-scores",
     {
         "explicit": Sweep(_explicit, KEY),
-        "flow": Sweep(lambda scale, key, say: follow(stack([padded(explicit_instance())])), KEY),
+        "flow": Sweep(lambda scale, key: follow(stack([padded(explicit_instance())])), KEY),
         "cells": Part(
             lambda keys, number: follow(_random(*CELLS[number], keys)),
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
@@ -132,7 +128,6 @@ EQUAL_SCORES = Dataset(
             way="as a block",
         ),
     },
-    where=f"{__name__}:EQUAL_SCORES",
 )
 
 
@@ -142,8 +137,7 @@ def _on_explicit(how: str, **more: Any) -> Statement[Table]:
         says="explicit case n = T = d = 2, z₁ = z₂ = (1, 0), tokens {0, (1, 0)} and {0, (−1.5, 1.3)}, "
         f"v = (1, 1.162), W(0) = 0: {how}",
         inside=lambda n: satisfied(n.explicit),
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+        bound=(ALIGNED, "1 − corr with W^mm"),
         **more,
     )
 
@@ -158,7 +152,7 @@ def _flow_residual(numbers: Table) -> np.ndarray:
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     case, given = numbers.explicit, explicit_instance()
     tokens = tokens_of(given.data, given.head)
-    (W,) = flow_to(partial(descent_direction, tokens), np.zeros((2, 2)), float(np.log(case.steps * case.rate)))
+    ((W,),) = flow(tokens, np.zeros((1, 2, 2)), float(np.log1p(case.steps * case.rate)))
     aim = least_norm(margin_rows(tokens, np.argmax(np.asarray(given.target), axis=1)))
     return np.nan if aim is None else misaligned(W, aim)
 
@@ -199,8 +193,7 @@ def random_data(number: int) -> Statement[Table]:
         says=f"random data with equal scores, n = {n}, T = {T}, d = {d}, {start}: the flow",
         inside=lambda n: has_program(n.cells.at(number)),
         residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+        bound=(ALIGNED, "1 − corr with W^mm"),
         again=Again(FLOWS, again, PROGRAMS),
     )
 
@@ -211,7 +204,6 @@ register(
     statements=[EXPLICIT_FLOW, EXPLICIT_DESCENT, *(random_data(number) for number in range(len(CELLS)))],
 )
 
-
 # Flows go in batches of 32: the four spreads of these fill one for each size, and seven.
 NEAR_TRIALS = {"quick": 7, "paper": 49, "large": 4095}
 # Spreads of the non-optimal scores, from none to that of ordinary data.
@@ -221,14 +213,12 @@ NEAR_CELLS = ((1, 5, 4), (5, 5, 4))
 PAIRS = (5, 2, 4)
 
 
-def _near_cell(number: int, scale: str, key: Any, say: Say) -> Table:
-    say(f"Theorem 5: {NEAR_TRIALS[scale]} instances with n, T, d = {NEAR_CELLS[number]} at δ = {SPREADS}")
+def _near_cell(number: int, scale: str, key: Any) -> Table:
     keys = keys_of(key, number, NEAR_TRIALS[scale])
     return follow_all([_near(*NEAR_CELLS[number], keys, spread) for spread in SPREADS])
 
 
-def _two_tokens(scale: str, key: Any, say: Say) -> Table:
-    say(f"Theorem 5: the explicit case, and {NEAR_TRIALS[scale]} instances with n, T, d = {PAIRS}")
+def _two_tokens(scale: str, key: Any) -> Table:
     drawn = _pairs(*PAIRS, keys_of(key, 100, NEAR_TRIALS[scale]))
     explicit = stack([padded(instance(*explicit_case()))])
     return follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
@@ -262,7 +252,6 @@ NEARLY_EQUAL = Dataset(
         "several": Sweep(partial(_near_cell, 1), NEAR_KEY),
         "pairs": Sweep(_two_tokens, NEAR_KEY),
     },
-    where=f"{__name__}:NEARLY_EQUAL",
 )
 
 
@@ -310,14 +299,9 @@ def near(number: int) -> Statement[Table]:
         f"d = {d}: the flow",
         inside=lambda n: ends(n)[0],
         residual=residual,
-        bound=ALIGNED,
-        unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
+        bound=(ALIGNED, f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}"),
         again=Again(FLOWS, again, PROGRAMS),
     )
 
 
-register(
-    NEARLY_EQUAL,
-    title="Theorem 5",
-    statements=[TWO_TOKENS, *(near(number) for number in range(len(NEAR_CELLS)))],
-)
+register(NEARLY_EQUAL, title="Theorem 5", statements=[TWO_TOKENS, *(near(number) for number in range(len(NEAR_CELLS)))])

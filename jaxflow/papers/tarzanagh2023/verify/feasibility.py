@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, checksum_key, keys_of, mapped, numpy_generator, register
+from jaxflow.papers.experiment import Dataset, Sweep, checksum_key, keys_of, mapped, numpy_generator, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
@@ -32,12 +31,11 @@ SOLVED = 1e-8
 FULL, LOST = 1e-10, 1e-13
 
 
-def compute(scale: str, key: Any, say: Say) -> Table:
+def compute(scale: str, key: Any) -> Table:
     """(Att-SVM) of 1 + `CHOICES` choices (c), the optimal one first, for b instances of each cell `n`, `T`, `d`,
     `kind`: d from one below the bound to one above, queries drawn or the first token.
 
-    `result` `(k, b, c)` (`ProgramResult`), duality `gap`; `separated`: positive margins were found; `least` eigenvalue
-    of the constraints' Gram matrix.
+    `result` `(k, b, c)` (`ProgramResult`), duality `gap`; `separated`: positive margins were found.
     """
     cells = []
     for index, (n, T) in enumerate(SIZES):
@@ -79,18 +77,12 @@ def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Instance:
 @mapped()
 def _solve(targets: Instance) -> Table:
     def one(given: Instance) -> Table:
-        program = attention_svm(given.data, given.target, "frobenius")
-        solution = solve(program)
-        # The proof's criterion, stronger than feasibility: the constraint elements are linearly independent.
-        rows = program.compact().rows
-        active = program.compact().inequality
-        gram = jnp.where(active[:, None] & active[None, :], rows.gram(), jnp.eye(active.size))
+        solution = solve(attention_svm(given.data, given.target, "frobenius"))
         return Table(
             result=solution.result.value,
             gap=solution.certificate.duality_gap,
             # A finite upper bound is a W with positive margins: feasibility without trust in a solver.
             separated=jnp.isfinite(solution.certificate.primal_value),
-            least=linalg.eigvalsh(gram)[0],
         )
 
     return jax.vmap(one)(targets)
@@ -124,10 +116,9 @@ FEASIBILITY = Dataset(
     {
         "programs": Sweep(compute, checksum_key("feasibility")),
         "claims": Sweep(
-            lambda scale, key, say: claims(numpy_generator(key), TRIALS[scale]), checksum_key("feasibility claims")
+            lambda scale, key: claims(numpy_generator(key), TRIALS[scale]), checksum_key("feasibility claims")
         ),
     },
-    where=f"{__name__}:FEASIBILITY",
 )
 
 
@@ -158,8 +149,7 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
         says=f"(Att-SVM) of {tokens} is feasible for d ≥ max(T − 1, n), {queries}; d from one below to one above",
         inside=inside,
         residual=residual,
-        bound=SOLVED,
-        unit="duality gap",
+        bound=(SOLVED, "duality gap"),
     )
 
 
@@ -168,16 +158,14 @@ FULL_RANK = Statement[Table](
     says="M̄_n has rank T − 1 for d ≥ max(T − 1, n); Gaussian tokens and queries, d = max(T − 1, n)",
     residual=lambda n: -n.claims.least,
     # Below the first a singular value is small, below the second it is zero but for rounding.
-    bound=-FULL,
+    bound=(-FULL, "−(least singular value); below 0"),
     late=-LOST,
-    unit="−(least singular value); below 0",
 )
 PROJECTS = Statement[Table](
     source="App. E, Claim 2",
     says="rows of M̄_n are the projections of those of M_n on a subspace P of the null space of M_{n−1}",
     residual=lambda n: n.claims.off,
-    bound=FULL,
-    unit="⟨f̄_nt, f_is⟩, or the part of f_nt − f̄_nt in P",
+    bound=(FULL, "⟨f̄_nt, f_is⟩, or the part of f_nt − f̄_nt in P"),
 )
 
 register(

@@ -63,17 +63,15 @@ def distance(ends: Table, wrong: Mask, right: Mask | None = None) -> np.ndarray:
 def follow(instances: Instance) -> Table:
     r"""Where the flows of a batch of instances of shape `SHAPE` end, one axis.
 
-    - `outcome`: how the limit ended (`Outcome`); `log_time`: how far it was followed.
+    - `outcome`: how the limit ended (`Outcome`).
     - `feasible`: result of (Att-SVM) of the target (`ProgramResult`).
     - `selected`: whether exactly the target tokens are selected.
     - `target_attention`: the least attention that a target token has at the end.
     - `misaligned`: 1 − corr of the flow's direction with $W^{mm}$ of the target.
     - `flow_gap`: the duality gap that the flow certifies of itself, for the tokens it selected.
-    - `norm`: $\|W\|_F$ at the end.
     - `lost_gap`: the same gap for the program without the sequences whose target token has lost its attention,
       +inf where none has, or where the direction does not keep it lost (see `_without_lost`). It is about
       data of Assumption B.2, whose other tokens exert no force on each other.
-    - `continued`: whether the flow ran out of steps and is told by what became of it from there.
 
     Where tokens are nearly alike $\|W^{mm}\|$ is in the hundreds, and the steps of one call end before attention has
     settled. The flow has no memory: from that end it goes on, once, and what this certifies counts.
@@ -82,7 +80,6 @@ def follow(instances: Instance) -> Table:
     ends = found.pop("weights")
     settled = (found["flow_gap"] <= CERTIFIED) | (found["lost_gap"] <= CERTIFIED)
     late = (found["outcome"] == Outcome.undecided.value) & ~settled
-    found["continued"] = np.zeros_like(late)
     if not late.any():
         return Table(found)
     rest = jax.tree.map(lambda x: x[late], instances)
@@ -90,11 +87,9 @@ def follow(instances: Instance) -> Table:
     # A flow that is followed too far has nothing left to say; what was known of it stays.
     kept = more["flow_gap"] <= CERTIFIED
     del more["weights"]
-    more["log_time"] = np.logaddexp(found["log_time"][late], more["log_time"])
     at = np.flatnonzero(late)[kept]
     for name, values in more.items():
         found[name][at] = values[kept]
-    found["continued"][at] = True
     return Table(found)
 
 
@@ -130,13 +125,11 @@ def _one(given: Instance) -> dict[str, Any]:
     lost_gap = _without_lost(given, final, attention)
     return {
         "outcome": limit.outcome.value,
-        "log_time": final.log_time,
         "feasible": aim.result.value,
         "selected": jnp.all(limit.selection == given.target),
         "target_attention": jnp.min(jnp.where(given.target, attention, jnp.inf)),
         "misaligned": misalignment(limit.flow_direction, aim.primal),
         "flow_gap": limit.flow_certificate.duality_gap,
-        "norm": jnp.linalg.norm(final.model.combined_weights()),
         "weights": final.model.combined_weights(),
         "lost_gap": lost_gap,
     }
@@ -175,8 +168,7 @@ def converges(
         says=says,
         inside=inside or (lambda n: has_program(ends(n))),
         residual=lambda n: distance(ends(n), astray(ends(n))),
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+        bound=(ALIGNED, "1 − corr with W^mm"),
         again=again,
     )
 

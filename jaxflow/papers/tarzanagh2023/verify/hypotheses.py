@@ -13,8 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, equal_scores, masks, unit_tokens
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 from jaxflow.risk import EmpiricalRisk
@@ -37,18 +36,15 @@ ROUNDING = 1e-12
 SHORT = 1e-6
 
 
-def _slopes(scale: str, key: Any, say: Say) -> Table:
-    say(f"Assumption A: {100 * TRIALS[scale]} pairs of points for each loss")
-    key = jax.random.fold_in(key, 0)
-    return stacked(losses(name, key, TRIALS[scale]) for name in LOSSES)
+def _slopes(scale: str, key: Any) -> Table:
+    return stacked(losses(name, jax.random.fold_in(key, 0), TRIALS[scale]) for name in LOSSES)
 
 
-def _supports(scale: str, key: Any, say: Say) -> Table:
-    say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
+def _supports(scale: str, key: Any) -> Table:
     return stacked(_optimal_support(keys_of(key, 100 + k, TRIALS[scale]), d) for k, d in enumerate(DIMENSIONS))
 
 
-def _tops(scale: str, key: Any, say: Say) -> Table:
+def _tops(scale: str, key: Any) -> Table:
     r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the
     largest of many s; NaN where no token scores below α anywhere.
     """
@@ -67,16 +63,14 @@ def losses(name: str, key: Any, count: int) -> Table:
 
 @mapped()
 def _equal(key: Array) -> Table:
-    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
-    (Att-SVM) (`ProgramResult`).
-    """
+    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one."""
     data, head = equal_scores(key, 5, 5, 4)
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     others = jnp.where(best, jnp.nan, scores)
     spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
     gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
-    return Table(spread=jnp.max(spread), gap=gap, result=solve(attention_svm(data, best, "frobenius")).result.value)
+    return Table(spread=jnp.max(spread), gap=gap)
 
 
 @mapped(axes=(0, None))
@@ -160,11 +154,10 @@ HYPOTHESES = Dataset(
     "hypotheses",
     {
         "slopes": Sweep(_slopes, KEY),
-        "equal": Sweep(lambda scale, key, say: _equal(keys_of(key, 1, TRIALS[scale])), KEY),
+        "equal": Sweep(lambda scale, key: _equal(keys_of(key, 1, TRIALS[scale])), KEY),
         "support": Sweep(_supports, KEY),
         "top": Sweep(_tops, KEY),
     },
-    where=f"{__name__}:HYPOTHESES",
 )
 
 
@@ -181,18 +174,16 @@ A = Statement[Table](
     says="logistic, exponential and correlation loss are strictly decreasing, with M0-Lipschitz derivatives of size at "
     f"most M1 on [−{INTERVAL:g}, {INTERVAL:g}] (M0, M1 = 1/4, 1; e^{INTERVAL:g}, e^{INTERVAL:g}; 0, 1)",
     residual=_slope_excess,
-    unit="|Δℓ'|/|Δu| − M0 or |ℓ'| − M1 beyond rounding",
+    bound=(0.0, "|Δℓ'|/|Δu| − M0 or |ℓ'| − M1 beyond rounding"),
 )
-
 
 B2 = Statement[Table](
     source="Assumption B.2",
     says="the construction of Theorem 5's proof (non-optimal tokens moved along v to one score) satisfies it, "
     "n = T = 5, d = 4",
     residual=lambda n: np.where(n.equal.gap > 0, n.equal.spread, np.inf),
-    unit="spread of non-optimal scores",
+    bound=(0.0, "spread of non-optimal scores"),
 )
-
 
 C = Statement[Table](
     source="Assumption C",
@@ -216,7 +207,7 @@ D = Statement[Table](
     says=f"where it holds, W^mm is the only locally-optimal direction; all {T**N} choices of tokens, n = T = {N}",
     inside=lambda n: n.support.meets,
     residual=_others,
-    unit="other locally-optimal choices",
+    bound=(0.0, "other locally-optimal choices"),
 )
 
 # Heads of which the assumption is proven.
@@ -229,12 +220,7 @@ E = Statement[Table](
     # Where some token scores below α.
     inside=lambda n: np.isfinite(n.top.excess) & np.isin(HEADS, PROVEN)[:, None],
     residual=lambda n: n.top.excess,
-    bound=ROUNDING,
-    unit="Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0",
+    bound=(ROUNDING, "Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0"),
 )
 
-register(
-    HYPOTHESES,
-    title="Assumptions A, B.2, C, D, E",
-    statements=[A, B2, C, D, E],
-)
+register(HYPOTHESES, title="Assumptions A, B.2, C, D, E", statements=[A, B2, C, D, E])

@@ -15,7 +15,7 @@ from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register
+from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import Tokens, attention, best_rows, descent_direction, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
@@ -47,9 +47,8 @@ def solved(gradients: Table, values: np.ndarray) -> np.ndarray:
     return np.where(gradients.result == ProgramResult.optimal.value, values, np.nan)
 
 
-def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Say) -> Any:
+def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any) -> Any:
     """`one` at random points."""
-    say(f"Lemmas 2, 6, 7, 9: {TRIALS[scale]} random points")
     return mapped()(one)(keys_of(key, number, TRIALS[scale]))
 
 
@@ -88,8 +87,8 @@ def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
 
 
 def _concave(key: Array) -> Table:
-    r"""A random case of (8): how many entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$ are `nonzero`, `tau`,
-    and s*'s optimality `kkt`."""
+    r"""A random case of (8): how many entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$ are `nonzero`, and
+    `tau`."""
     length = 10
     key_gaps, key_tau, key_share, key_lambda = jax.random.split(key, 4)
     tau = jax.random.randint(key_tau, (), 2, length)
@@ -104,10 +103,7 @@ def _concave(key: Array) -> Table:
     counts = jnp.arange(1, length + 1)
     thresholds = (jnp.cumsum(x) - 1.0) / counts
     support = jnp.sum(x > thresholds)
-    s = jnp.maximum(x - thresholds[support - 1], 0.0)
-    # The optimality condition 2λ s − γ = const on the support, at least that off it.
-    slope = 2.0 * penalty * s - scores
-    return Table(nonzero=jnp.sum(s > 0), tau=tau, kkt=(slope[0] - jnp.min(slope)) / penalty)
+    return Table(nonzero=jnp.sum(x > thresholds[support - 1]), tau=tau)
 
 
 def _centred(key: Array) -> Table:
@@ -176,9 +172,8 @@ INEQUALITIES = Dataset(
         "concave": Sweep(partial(_points, 1, _concave), KEY),
         "centred": Sweep(partial(_points, 2, _centred), KEY),
         # `ratio` `(radii,)` of the two products of Lemma 10, at `RADII`.
-        "explicit": Sweep(lambda scale, key, say: Table(ratio=_lemma10()), KEY),
+        "explicit": Sweep(lambda scale, key: Table(ratio=_lemma10()), KEY),
     },
-    where=f"{__name__}:INEQUALITIES",
 )
 KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
@@ -190,8 +185,7 @@ def _at_points(source: str, says: str, of: Callable[[Table], np.ndarray], unit: 
         says=says,
         inside=lambda n: has_program(n.gradients),
         residual=lambda n: solved(n.gradients, of(n.gradients)),
-        bound=bound,
-        unit=unit,
+        bound=(bound, unit),
     )
 
 
@@ -205,21 +199,18 @@ ONE_CONSTANT = Statement[Table](
     inside=lambda n: has_program(n.gradients),
     # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
     residual=lambda n: ROUNDING - solved(n.gradients, np.abs(n.gradients.far_push)),
-    unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
+    bound=(0.0, f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0"),
     again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
 )
-
 
 NO_STATIONARY_POINT = Statement[Table](
     source="§4.1",
     says="(KQ-ERM) lacks stationary points under Assumption B; tried at K = Q = 0, on the data of Lemma 9",
     inside=lambda n: has_program(n.gradients),
     residual=lambda n: -n.gradients.origin,
-    bound=BELOW_ZERO,
-    unit="−‖∇L(K, Q)‖; below 0",
+    bound=(BELOW_ZERO, "−‖∇L(K, Q)‖; below 0"),
     again=Again("differences of SciPy", _origin_again, ROUNDING),
 )
-
 
 ENTRIES = Statement[Table](
     source="Lemma 6",
@@ -231,21 +222,17 @@ DIFFERENCE = Statement[Table](
     source="Lemma 7",
     says="the difference is at most 2ΓA(1 − s₁)², random vectors",
     residual=lambda n: n.centred.over,
-    bound=ROUNDING,
-    unit="left − right; at most 0",
+    bound=(ROUNDING, "left − right; at most 0"),
 )
-
 
 WRONG_LIMIT = Statement[Table](
     source="Lemma 10",
     says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
     # The statement requires it to be below any π from some R on: judged at the largest.
     residual=lambda n: n.explicit.ratio[-1:] - 1.0,
-    bound=SMALL_PI,
-    unit="π that would be needed",
+    bound=(SMALL_PI, "π that would be needed"),
     again=Again("NNLS of SciPy and a gradient in NumPy", _ratio_again, SMALL_PI),
 )
-
 
 register(
     INEQUALITIES,

@@ -15,18 +15,10 @@ from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.experiment import Dataset, Say, Sweep, Table, checksum_key, joined, mapped, register
-from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, mapped, register
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
-from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    followed,
-    model_of,
-    paths_of,
-    programs,
-    sizes_of,
-    tends,
-)
+from jaxflow.papers.tarzanagh2023.verify.path_limits import followed, model_of, paths_of, programs, sizes_of, tends
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
     SeparatingCone,
     cone_depth,
@@ -80,14 +72,14 @@ SHARE, CLEAR = 0.5, 1.05
 
 @dataclasses.dataclass(frozen=True)
 class _Chosen:
-    """A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution; `empty` and `first`
-    as in `_choices`; `starts` of its paths, with barring tokens `low` and cones of size `epsilon`."""
+    r"""A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution, and its `depth` in
+    the cone, the largest ε; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$; `starts` of its paths, with barring
+    tokens `low`."""
 
     data: TokenData
     head: Any
     choice: Array
     aim: np.ndarray
-    empty: Mask
     depth: np.ndarray
     first: np.ndarray
     low: np.ndarray
@@ -112,11 +104,10 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     real = len(pairs)
     rows, columns = np.asarray([*pairs, *[pairs[0] if pairs else (0, 0)] * (CHOICES * instances - real)]).T
     data, head = jax.tree.map(lambda x: x[rows], (data, head))
-    choice, aim, support = jnp.asarray(choices[columns]), found["weights"][rows, columns], found["support"]
-    empty = np.any(~support[rows, columns].any(axis=-1).reshape(len(rows), -1), axis=1)
+    choice, aim = jnp.asarray(choices[columns]), found["weights"][rows, columns]
     noise = np.asarray(jax.random.normal(key_start, (len(rows), RANDOM, d, d)))
     more = [np.asarray(x) for x in _starts(cell, data, head, choice, aim, noise)]
-    return _Chosen(data, head, choice, aim, empty, *more, real=real)
+    return _Chosen(data, head, choice, aim, *more, real=real)
 
 
 @mapped(static=1)
@@ -182,13 +173,11 @@ def _follow(data: TokenData, head: Any, choice: Array, starts: Any, low: Array, 
 
     # One start a call, each with a cone of its own: their axis is the first of two.
     paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, low))
-    return followed(dataclasses.replace(paths, radii=radii), data, selection)
+    return followed(paths, data, selection)
 
 
-def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
+def _paths(name: str, scale: str, key: Any) -> Table:
     cell, given = CELLS[name], _chosen(name, scale, key)
-    which = "optimal" if cell.optimal else "locally-optimal"
-    say(f"Theorems 9, 10: paths of {given.real} {which} choices of {INSTANCES[scale]} instances, {name}")
     # What is kept of a path outside of the hypotheses means nothing, but must have a size.
     usable = np.where(np.isfinite(given.first) & (given.first > 0), given.first, 1.0)
     grown = GROWTH ** np.arange(LEVELS)
@@ -206,26 +195,10 @@ def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
     return paths.replace(radii=np.tile(grown, (given.real, 1)))
 
 
-def _choices(scale: str, key: Any, say: Say) -> Table:
-    r"""The c choices of tokens of all cells: `cell`, its place among `CELLS`; `depth` of $W^{mm}_\alpha$ in the cone,
-    the largest ε; `empty`: some query has no support token; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$."""
-    parts = []
-    for number, name in enumerate(CELLS):
-        given = _chosen(name, scale, key)
-        part = Table(cell=np.full(len(given.empty), number), depth=given.depth, empty=given.empty, first=given.first)
-        parts.append(part.at(slice(given.real)))
-    return joined(parts)
-
-
 KEY = checksum_key("local-paths")
 # ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its choices,
 # in units of $R_0$; in the first one with the flow from the path's point at $R_0$.
-LOCAL_PATHS = Dataset(
-    "tarzanagh2023",
-    "local-paths",
-    {name: Sweep(partial(_paths, name), KEY) for name in CELLS} | {"choices": Sweep(_choices, KEY)},
-    where=f"{__name__}:LOCAL_PATHS",
-)
+LOCAL_PATHS = Dataset("tarzanagh2023", "local-paths", {name: Sweep(partial(_paths, name), KEY) for name in CELLS})
 
 
 def tend(name: str) -> Statement[Table]:
@@ -240,8 +213,4 @@ def tend(name: str) -> Statement[Table]:
     return tends(source, cell.in_words(), lambda n: getattr(n, name), found)
 
 
-register(
-    LOCAL_PATHS,
-    title="Theorems 9 and 10",
-    statements=[tend(name) for name in CELLS],
-)
+register(LOCAL_PATHS, title="Theorems 9 and 10", statements=[tend(name) for name in CELLS])

@@ -15,7 +15,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped
 from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
-from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, RegularizationPath, regularization_path
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import RegularizationPath, regularization_path
 from jaxflow.risk import EmpiricalRisk
 
 # W̄_R = R W^mm/‖W^mm‖ + O(1): distances of directions fall like 1/R. Read over this many steps of the bound.
@@ -25,8 +25,6 @@ SLOPE = -0.9
 NEAR = 1e-2
 # Distances that have reached rounding fall no further.
 FLOOR = 1e-7
-# Objectives within this of the least, relative to it, are the least: points are stationary to 1e-6.
-LEAST = 1e-6
 
 
 def direct(paths: Table) -> Mask:
@@ -74,10 +72,8 @@ def tends(
         says=says,
         inside=lambda n: paths(n).inside,
         residual=lambda n: end_of(paths(n)),
-        bound=NEAR,
-        unit="distance of unit matrices at the largest R",
+        bound=(NEAR, "distance of unit matrices at the largest R"),
         found=found,
-        limit=True,
         rate=rate,
         # One that does not approach it may have been followed too short, or by another path than the least: it is open,
         # unless it is more than a right angle away.
@@ -86,27 +82,22 @@ def tends(
 
 
 def followed(path: RegularizationPath, data: TokenData, selection: Array) -> Table:
-    """Of the paths from all s starts of an instance, towards the selected tokens, at m bounds.
+    """Of the paths from all starts of an instance, towards the selected tokens, at m bounds.
 
-    `weights` `(m, d, d)` and `margin`, the least of the selected tokens, of the least path; `status` (`PathStatus`) and
-    `objective` `(s, m)` of all; `found`, `residual` and `slack` `(m,)` as in `paths_of`, and `balance` without the
-    division by R.
+    `weights` `(m, d, d)` and `margin`, the least of the selected tokens, of the least path; `found` `(m,)` as in
+    `paths_of`, and `balance` without the division by R.
     """
-    least, column = path.path, jnp.arange(path.radii.size)
+    least = path.path
     logits = jax.vmap(lambda model: model.logits(data))(least)
     own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
-    balance = jnp.zeros(path.radii.size)
+    balance = jnp.zeros(logits.shape[0])
     if isinstance(least, FactoredAttention):
         grams = [jnp.swapaxes(factor, 1, 2) @ factor for factor in (least.K, least.Q)]
         balance = jnp.sqrt(jnp.sum((grams[0] - grams[1]) ** 2, axis=(1, 2)))
     return Table(
         weights=jax.vmap(lambda model: model.combined_weights())(least),
         margin=jnp.min(jnp.where(selection, jnp.inf, own - logits), axis=tuple(range(1, logits.ndim))),
-        status=path.status.value,
-        objective=path.objective,
         found=path.found,
-        residual=path.residual[path.best, column],
-        slack=path.slack[path.best, column],
         balance=balance,
     )
 
@@ -117,34 +108,23 @@ def paths_of(
     r"""The least of `followed` paths of b instances at bounds `(m,)` or `(b, m)` on the nuclear norm, if that is what
     is bounded, that should tend to `aim` `(b, d, d)`; `several`: the program may have other solutions of that norm.
 
-    - `radii` `(b, m)`: the bounds; `starts`: how many each path has; `inside`: whether the hypotheses hold.
-    - `found` `(m,)`: whether some start leads to a stationary point; `residual`: the relative gradient that is left.
+    - `radii` `(b, m)`: the bounds; `inside`: whether the hypotheses hold.
+    - `found` `(m,)`: whether some start leads to a stationary point.
     - `distance` `(m,)`: of the unit matrices of the point and of the program's solution; `above`: by how much the norm
       of the point at margin one is above the program's optimum, relative to it, NaN where the solution is unique.
-    - `elsewhere`: how many starts are at the last bound on other local paths or none.
-    - `size` `(m,)`: $\|W\|_\star/R$; `balance`: $\|K^\top K-Q^\top Q\|_F/R$, zero for W; `slack`: the least of the
-      constraint, +inf without one.
+    - `size` `(m,)`: $\|W\|_\star/R$; `balance`: $\|K^\top K-Q^\top Q\|_F/R$, zero for W.
     - `flows` `(f,)`: of f starts of the flow, whether it is certified for the solution's direction.
     """
     one = jax.tree.map(np.asarray, given)
-    stationary = one.status[..., -1] == PathStatus.stationary.value
-    objective = one.objective[..., -1]
-    least = np.where(stationary, objective, np.inf).min(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        reached = stationary & (objective <= least + LEAST * np.abs(least))
     more = {} if flows is None else {"flows": flows}
     return Table(
         radii=np.array(np.broadcast_to(radii, one.margin.shape)),
-        starts=np.full(len(inside), one.status.shape[1]),
         inside=inside,
         found=one.found,
-        residual=one.residual,
         distance=apart(one.weights, aim[:, None]),
         above=above_optimum(radii, one.margin, aim) if several else np.full(one.margin.shape, np.nan),
-        elsewhere=np.sum(~reached, axis=1),
         size=np.linalg.norm(one.weights, ord="nuc", axis=(-2, -1)) / radii,
         balance=one.balance / radii,
-        slack=one.slack,
         **more,
     )
 

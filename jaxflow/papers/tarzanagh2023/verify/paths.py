@@ -11,17 +11,11 @@ from jaxtyping import Array
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import Nuclear, ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Part, Say, Sweep, Table, checksum_key, mapped, register, stacked
+from jaxflow.papers.experiment import Dataset, Part, Sweep, Table, checksum_key, mapped, register, stacked
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import follow_all, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    all_starts,
-    combined_paths,
-    factored_paths,
-    paths_of,
-    tends,
-)
+from jaxflow.papers.tarzanagh2023.verify.path_limits import all_starts, combined_paths, factored_paths, paths_of, tends
 from jaxflow.study import subkey
 
 
@@ -109,10 +103,9 @@ def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> dict[str, 
     }
 
 
-def _combined(scale: str, key: Any, say: Say) -> Table:
+def _combined(scale: str, key: Any) -> Table:
     size, data, head = _drawn(scale, key)
     starts = all_starts(data, head)
-    say(f"Theorem 2: paths of W from {starts.matrices.shape[1]} choices of tokens to R = {size.radii[-1]:.0f}")
     found = combined_paths(data, head, starts.matrices, size.radii)
     return paths_of(
         found, size.radii, starts.solved, starts.aim, flows=_flows(data, head, found.weights[:, FLOW_LEVEL])
@@ -156,9 +149,8 @@ PATHS = Dataset(
             draw_from=lambda seed, cell: _of_instances(KEY(seed)),
             way="as a block",
         ),
-        "programs": Sweep(lambda scale, key, say: _solved(*_drawn(scale, key)), KEY),
+        "programs": Sweep(lambda scale, key: _solved(*_drawn(scale, key)), KEY),
     },
-    where=f"{__name__}:PATHS",
 )
 
 
@@ -177,8 +169,7 @@ def lemma3(m: int) -> Statement[Table]:
         residual=lambda n: np.where(
             answered(n.programs), np.abs(n.programs.value[1] / n.programs.value[0] - 1.0), np.nan
         ),
-        bound=SAME,
-        unit="|C*/C_cvx − 1|",
+        bound=(SAME, "|C*/C_cvx − 1|"),
     )
 
 
@@ -189,8 +180,7 @@ LEMMA15 = Statement[Table](
     residual=lambda n: np.where(
         n.factored.found, np.maximum(n.factored.balance, np.abs(n.factored.size - 1.0)), np.nan
     ),
-    bound=BALANCED,
-    unit="|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
+    bound=(BALANCED, "|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R"),
 )
 
 
@@ -211,8 +201,4 @@ def statements(numbers: Table) -> list[Statement[Table]]:
     ]
 
 
-register(
-    PATHS,
-    title="Theorem 2 and Lemmas 3, 15",
-    statements=statements,
-)
+register(PATHS, title="Theorem 2 and Lemmas 3, 15", statements=statements)

@@ -96,21 +96,14 @@ class PathStatus(enum.IntEnum):
 class RegularizationPath(eqx.Module):
     r"""Minima of $\log(L-L_\alpha)$ on spheres of growing radius, from S starts. m radii.
 
-    - `radii` `(m,)`: bounds on the Euclidean norm of all trained parameters: R for W, $\sqrt{2R}$ for (K, Q).
     - `models`: one model for each start and radius, arrays `(S, m, ...)`.
     - `objective` `(S, m)`: $\log(L-L_\alpha)$; +inf where no number.
-    - `residual`, `multiplier`, `status`, `steps` `(S, m)`: see `SphereMinimum` and `PathStatus`.
-    - `slack` `(S, m)`: the least slack of the constraint, +inf without one.
+    - `status` `(S, m)`: see `PathStatus`.
     """
 
-    radii: Float[Array, " m"]
     models: Any
     objective: Float[Array, "S m"]
-    residual: Float[Array, "S m"]
-    multiplier: Float[Array, "S m"]
-    slack: Float[Array, "S m"]
     status: Code
-    steps: Int[Array, "S m"]
 
     @property
     def best(self) -> Int[Array, " m"]:
@@ -126,7 +119,7 @@ class RegularizationPath(eqx.Module):
     @property
     def path(self) -> Any:
         """The models of `best`, arrays `(m, ...)`."""
-        column = jnp.arange(self.radii.size)
+        column = jnp.arange(self.objective.shape[1])
         arrays, static = eqx.partition(self.models, eqx.is_array)
         return eqx.combine(jax.tree.map(lambda x: x[self.best, column], arrays), static)
 
@@ -138,8 +131,6 @@ def regularization_path(
     *,
     reference: Bool[Array, "n ..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None = None,
-    tolerance: float = 1e-9,
-    max_steps: int = 60,
 ) -> RegularizationPath:
     r"""Minimises the risk over balls of the trained parameters, by continuation in the radius from several starts.
 
@@ -162,11 +153,10 @@ def regularization_path(
 
     - `risk`: of one instance; batch with `jax.vmap`, and wrap in `jax.jit` what runs more than once.
     - `starts`: models of the same kind; only their directions matter.
-    - `radii`: increasing, `(m,)`.
+    - `radii` `(m,)`: increasing bounds on the Euclidean norm of all parameters, R for W and $\sqrt{2R}$ for (K, Q).
     - `reference`: α, Booleans in the shape of the logits.
     - `constraint`: slacks of a model `(c,)`, positive inside (`SeparatingCone`), kept so by a logarithmic
       barrier of weight 1e-3 in log L; they should not change with the model's norm. Starts must be inside.
-    - `tolerance`: relative gradient at which a search stops; `max_steps`: Newton steps for each radius.
 
     **Returns:** a `RegularizationPath`.
     """
@@ -174,19 +164,11 @@ def regularization_path(
     static = eqx.filter(starts[0], eqx.is_array, inverse=True)
 
     def one(arrays: Any) -> tuple[Any, ...]:
-        return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint, tolerance, max_steps)
+        return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint)
 
-    found, minima, slack, status = jax.vmap(one)(stacked)
-    return RegularizationPath(
-        radii=radii,
-        models=eqx.combine(found, static),
-        objective=jnp.where(jnp.isfinite(minima.value), minima.value, jnp.inf),
-        residual=minima.residual,
-        multiplier=minima.multiplier,
-        slack=slack,
-        status=Code(status, PathStatus),
-        steps=minima.steps,
-    )
+    found, values, status = jax.vmap(one)(stacked)
+    objective = jnp.where(jnp.isfinite(values), values, jnp.inf)
+    return RegularizationPath(eqx.combine(found, static), objective, Code(status, PathStatus))
 
 
 def _follow(
@@ -195,10 +177,8 @@ def _follow(
     radii: Float[Array, " m"],
     reference: Bool[Array, "..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None,
-    tolerance: float,
-    max_steps: int,
-) -> tuple[Any, SphereMinimum, Float[Array, " m"], Array]:
-    """Of one start: models (arrays alone), minima, least slacks and statuses, each with the radii first."""
+) -> tuple[Any, Float[Array, " m"], Array]:
+    """Of one start: models (arrays alone), objectives and statuses, each with the radii first."""
     params, frozen = eqx.partition(model, risk.filter(model))
     start, unravel = ravel_pytree(params)
 
@@ -218,19 +198,14 @@ def _follow(
         aside = u + ASIDE * first
         aside = aside / tree_norm(aside)
         aside = jnp.where(jnp.isfinite(objective(radius * aside)), aside, u)
-        both = jax.vmap(
-            lambda v: minimize_on_sphere(lambda w: objective(radius * w), v, tolerance=tolerance, max_steps=max_steps)
-        )(jnp.stack([aside, first]))
+        both = jax.vmap(lambda v: minimize_on_sphere(lambda w: objective(radius * w), v))(jnp.stack([aside, first]))
         lower = jnp.argmin(jnp.where(jnp.isfinite(both.value), both.value, jnp.inf))
         found = jax.tree.map(lambda x: x[lower], both)
-        there = at(radius * found.point)
-        slack = jnp.asarray(jnp.inf) if constraint is None else jnp.min(constraint(there), initial=jnp.inf)
-        return found.point, (eqx.filter(there, eqx.is_array), found, slack, _status(found))
+        return found.point, (eqx.filter(at(radius * found.point), eqx.is_array), found.value, _status(found))
 
     size = jnp.where(tree_norm(start) > 0, tree_norm(start), 1.0)
     first = start / size
-    _, (models, minima, slack, status) = lax.scan(refine, first, radii)
-    return models, minima, slack, status
+    return lax.scan(refine, first, radii)[1]
 
 
 def _status(found: SphereMinimum) -> Array:

@@ -18,17 +18,8 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, PositionHeads, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Say, Sweep, checksum_key, keys_of, mapped, register
-from jaxflow.papers.independent import (
-    Tokens,
-    attention,
-    descent_direction,
-    flow_to,
-    least_norm,
-    margin_rows,
-    misaligned,
-    tokens_of,
-)
+from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
+from jaxflow.papers.independent import Tokens, attention, flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table, joined, stacked
 from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, SUPPORT, in_cone, local
@@ -77,11 +68,10 @@ def cell_of(numbers: Table, number: int) -> Table:
     return numbers.factored.at(0) if CELLS[number].factored else numbers.combined.at(COMBINED.index(number))
 
 
-def _compute(factored: bool, scale: str, key: Any, say: Say) -> Table:
+def _compute(factored: bool, scale: str, key: Any) -> Table:
     trials, found = (FACTORED if factored else TRIALS)[scale], []
     for number, cell in enumerate(CELLS):
         if cell.factored == factored:
-            say(f"§7: {trials} instances, {cell.name}, trained {'(K, Q)' if factored else 'W'}")
             calls = keys_of(key, number, trials).reshape(-1, min(WIDTH, trials))
             found.append(joined(_limits(factored, some, *_kind(cell)) for some in calls))
     return stacked(found)
@@ -111,7 +101,6 @@ def _limits(factored: bool, key: Array, causal: Array, heads: Array, masked: Arr
     - `flow_gap`, `certificate_gap`: duality gaps, by the flow alone and of the tightest certificate.
     - `misaligned`: 1 − corr of the flow's direction with the solution of the program of its selection (W), or how
       far the flow's norm at margin one is above the optimum ((K, Q), whose solution need not be unique).
-    - `log_time`.
     """
     data, model, _ = _draw(factored, key, causal, heads, masked)
     limit = find_limit(EmpiricalRisk(data, Logistic()), model, throw=False)
@@ -123,7 +112,6 @@ def _limits(factored: bool, key: Array, causal: Array, heads: Array, masked: Arr
         flow_gap=limit.flow_certificate.duality_gap,
         certificate_gap=limit.certificate.duality_gap,
         misaligned=excess if factored else misalignment(limit.flow_direction, limit.program_solution.primal),
-        log_time=limit.trajectory.final.log_time,
     )
 
 
@@ -135,7 +123,6 @@ SEQUENCES = Dataset(
         "combined": Sweep(partial(_compute, False), KEY),
         "factored": Sweep(partial(_compute, True), KEY),
     },
-    where=f"{__name__}:SEQUENCES",
 )
 
 
@@ -164,7 +151,7 @@ def solves(number: int) -> Statement[Table]:
         key = keys_of(draw.key("combined"), number, TRIALS[draw.scale])[at[0]]
         data, model, v = _draw(False, key, *_kind(CELLS[number]))
         tokens = tokens_of(data, v)
-        middle, end = flow_to(lambda W: descent_direction(tokens, W), np.asarray(model.W), 0.5 * FAR_OUT, FAR_OUT)
+        (middle,), (end,) = flow(tokens, np.asarray(model.W)[None], 0.5 * FAR_OUT, FAR_OUT)
         aim = least_norm(margin_rows(tokens, np.argmax(attention(tokens, end), axis=1)))
         apart = np.nan if aim is None or np.isnan(end).any() else misaligned(end - middle, aim)
         return 0.0 if apart <= LEFT else apart
@@ -176,8 +163,10 @@ def solves(number: int) -> Statement[Table]:
         f"of {CERTIFIED:g}, solves (SAtt-SVM) in the {norm} norm of the tokens it selects",
         inside=inside,
         residual=residual,
-        bound=CERTIFIED if factored else ALIGNED,
-        unit="norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
+        bound=(
+            CERTIFIED if factored else ALIGNED,
+            "norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
+        ),
         certified="the multipliers of the flow or of the program against the flow's own norm at margin one",
         again=None if factored else Again(FLOWS, again, LEFT),
     )
@@ -189,7 +178,6 @@ register(
     statements=[solves(number) for number in range(len(CELLS))],
 )
 
-
 # Small enough for paths from every choice of tokens; (SAtt-SVM) is feasible in most of them.
 PATHS = ((1, 2, 3, 2), (2, 2, 2, 3), (1, 3, 3, 3))
 CONES = ((1, 2, 3, 4), (2, 2, 3, 4), (2, 3, 3, 6))
@@ -199,7 +187,6 @@ INSTANCES = {"quick": 6, "paper": 12, "large": 256}
 CHOICE_TRIALS = {"quick": 3, "paper": 20, "large": 300}
 # Bounds R = 4^k, far beyond the norms of the programs: there distances fall like 1/R.
 LEVELS = 11
-
 
 # n sequences of T tokens with K outputs each, in dimension d: n, K, T, d.
 Shape = tuple[int, int, int, int]
@@ -222,11 +209,10 @@ def _key_of(seed: int, cell: PathCell) -> Array:
     return jax.random.split(jax.random.split(PATH_KEY(seed))[0], len(PATHS))[PATHS.index(cell[0])]
 
 
-def _choices(scale: str, key: Any, say: Say) -> Table:
+def _choices(scale: str, key: Any) -> Table:
     keys = jax.random.split(jax.random.split(key)[1], len(CONES))
     parts = []
-    for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
-        say(f"Lemma 16: all choices of {CHOICE_TRIALS[scale]} instances, {in_words(shape)}")
+    for size, own in enumerate(keys):
         parts += [choices_of(size, one, trial) for trial, one in enumerate(jax.random.split(own, CHOICE_TRIALS[scale]))]
     return joined(parts)
 
@@ -317,7 +303,6 @@ SEQUENCE_PATHS = Dataset(
         "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
         "choices": Sweep(_choices, PATH_KEY),
     },
-    where=f"{__name__}:SEQUENCE_PATHS",
 )
 
 
@@ -373,7 +358,7 @@ register(
     SEQUENCE_PATHS,
     title="Corollary 2 and Lemma 16 of App. D",
     statements=lambda n: [
-        *(tend(cell) for cell in range(len(n.paths.starts))),
+        *(tend(cell) for cell in range(len(n.paths.inside))),
         *(statement for size in range(len(CONES)) for statement in lemma16(size)),
     ],
 )

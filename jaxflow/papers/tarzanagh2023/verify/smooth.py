@@ -11,8 +11,8 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Dataset, Draw, Say, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
+from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.independent import descent_direction, tokens_of
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
@@ -33,9 +33,8 @@ RESOLVED = 1e-6
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
 
 
-def compute(scale: str, key: Any, say: Say) -> Table:
+def compute(scale: str, key: Any) -> Table:
     """Both losses (l), at random data."""
-    say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
     return stacked(_pairs(name, keys_of(key, number, TRIALS[scale])) for number, name in enumerate(LOSSES))
 
 
@@ -98,13 +97,7 @@ def _pairs(name: str, key: Array) -> Table:
     return Table(W=ratio / constant, descent=descent, **jax.vmap(at)(jnp.asarray(SIZES)).named)
 
 
-# `pairs`: of every loss.
-SMOOTHNESS = Dataset(
-    "tarzanagh2023",
-    "smoothness",
-    {"pairs": Sweep(compute, checksum_key("smoothness"))},
-    where=f"{__name__}:SMOOTHNESS",
-)
+SMOOTHNESS = Dataset("tarzanagh2023", "smoothness", {"pairs": Sweep(compute, checksum_key("smoothness"))})
 
 
 def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]:
@@ -118,13 +111,13 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         loss, trial, size = at
         key = keys_of(draw.key("pairs"), loss, TRIALS[draw.scale])[trial]
         data, head = random_tokens(jax.random.split(key, 6)[0], N, T, D)
-        given, slope = tokens_of(data, head), (logistic_slope, linear_slope)[loss]
+        given, name = tokens_of(data, head), list(LOSSES)[loss]
         fixed, *moves = (np.asarray(x) for x in _factors(key, SIZES[size]))
         # ∇_K L = ∇L(K Qᵀ) Q, ∇_Q L = ∇L(K Qᵀ)ᵀ K.
         if part == "K":
-            pulls = [descent_direction(given, K @ fixed.T, slope) @ fixed for K in moves]
+            pulls = [descent_direction(given, K @ fixed.T, name) @ fixed for K in moves]
         else:
-            pulls = [descent_direction(given, fixed @ Q.T, slope).T @ fixed for Q in moves]
+            pulls = [descent_direction(given, fixed @ Q.T, name).T @ fixed for Q in moves]
         change = np.linalg.norm(pulls[1] - pulls[0]) / np.linalg.norm(moves[1] - moves[0])
         _, M0, M1 = list(LOSSES.values())[loss]
         v, sizes = np.linalg.norm(head), np.linalg.svd(given.tokens, compute_uv=False)[:, 0]
@@ -135,8 +128,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         source="Lemma 4",
         says=f"{says}; logistic and correlation loss",
         residual=ratios,
-        bound=1.0,
-        unit="ratio; at most 1",
+        bound=(1.0, "ratio; at most 1"),
         again=None if part == "W" or corrected else Again("a gradient in NumPy", again, RESOLVED),
     )
 
@@ -146,10 +138,8 @@ DESCENT = Statement[Table](
     says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
     # What is lost in rounding is undecided.
     residual=lambda n: n.pairs.descent.max(axis=-1),
-    bound=RESOLVED,
-    unit="1 + 2ΔL/(η‖∇L‖²); at most 0",
+    bound=(RESOLVED, "1 + 2ΔL/(η‖∇L‖²); at most 0"),
 )
-
 
 register(
     SMOOTHNESS,

@@ -20,8 +20,7 @@ ROUNDINGS = 16
 class SphereMinimum(eqx.Module):
     r"""Where a search ended.
 
-    - `point`: a unit vector u; `value`: f(u), NaN if the start lay outside f's domain; `steps`: Newton steps
-      tried.
+    - `point`: a unit vector u; `value`: f(u), NaN if the start lay outside f's domain.
     - `multiplier`: $\lambda=-\langle\nabla f,u\rangle$: nonnegative where the ball's constraint is what stops f
       from falling.
     - `residual`: $\|\nabla f+\max(\lambda,0)u\|/\|\nabla f\|$, zero at a stationary point of f over the ball; +inf
@@ -32,7 +31,6 @@ class SphereMinimum(eqx.Module):
     value: Float[Array, ""]
     multiplier: Float[Array, ""]
     residual: Float[Array, ""]
-    steps: Int[Array, ""]
 
 
 class _State(eqx.Module):
@@ -121,4 +119,4 @@ def minimize_on_sphere(
     usable = (norm > 0) & jnp.isfinite(norm)
     rest = jnp.linalg.norm(end.gradient + jnp.maximum(multiplier, 0.0) * end.point)
     residual = jnp.where(usable, rest / jnp.where(usable, norm, 1.0), jnp.inf)
-    return SphereMinimum(end.point, end.value, multiplier, residual, end.steps)
+    return SphereMinimum(end.point, end.value, multiplier, residual)
