@@ -4,6 +4,7 @@ The values are part of every stored result. They are explicit, never reused and 
 """
 
 import enum
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -99,6 +100,10 @@ class Code(eqx.Module):
 
     def __getitem__(self, index: Any) -> "Code":
         return Code(self.value[index], self.names)
+
+    def __iter__(self) -> Iterator["Code"]:
+        # By indices alone a loop has no end: those beyond the last one give the last member.
+        return (Code(value, self.names) for value in self.value)
 
     @property
     def name(self) -> Any:

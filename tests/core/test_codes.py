@@ -40,6 +40,12 @@ def test_equal_by_name_member_number_and_code_and_elementwise(same):
     np.testing.assert_array_equal(batch == Code([1, 2, 8, 3], Outcome), [True, False, True, False])
 
 
+def test_a_loop_over_a_batch_ends_and_one_code_has_no_members():
+    assert [str(one) for one in Code([9, 1], Outcome)] == ["failed", "globally_optimal"]
+    with pytest.raises(TypeError, match="0-d"):
+        iter(Code(9, Outcome))
+
+
 def test_an_unknown_name_is_an_error_not_false_and_a_number_without_one_is_reported():
     with pytest.raises(ValueError, match="'fialed' is not one of not_run, globally_optimal"):
         Code(9, Outcome) == "fialed"  # noqa: B015

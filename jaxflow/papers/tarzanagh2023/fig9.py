@@ -6,10 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.optimize import nnls
+from scipy.special import softmax
 
 from jaxflow.papers.drawing import dress, row_means, shade
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, common_rate, register
 from jaxflow.papers.tarzanagh2023.concave import (
+    SELECTED,
     STRETCH,
     draw_batch,
     flows,
@@ -39,6 +42,8 @@ SIZES = {
     "large": (2000, GRID),
 }
 T, D = 10, 10
+# The published descent.
+STEPS, RATE = 2000, 0.1
 
 
 def lambdas(numbers: Table) -> np.ndarray:
@@ -139,6 +144,34 @@ TARGETS_TAKE_ALL = Statement[Table](
 )
 
 
+def descent_predicted(tokens: np.ndarray, query: np.ndarray, v: np.ndarray, lam: float, W: np.ndarray) -> float:
+    r"""corr(W, W^SVMeq) of the published descent from W, in NumPy.
+
+    Of T = d orthonormal tokens and one query both programs are solved by logits: equal ones of what is selected, one
+    above those of the others, with mean zero; and $\log s$ of what is selected, with mean zero.
+    """
+    scores = tokens @ v
+    for _ in range(STEPS):
+        s = softmax(tokens @ W @ query)
+        slope = 2.0 * lam * s - scores
+        gradient = np.outer(tokens.T @ (s * (slope - s @ slope)), query)
+        W = W - RATE * gradient / (np.linalg.norm(gradient) + np.finfo(float).eps)
+    s = softmax(tokens @ W @ query)
+    on = s > SELECTED
+    finite = np.log(np.where(on, s, 1.0))
+    logits = [np.where(on, finite - np.mean(finite[on]), 0.0), on - np.mean(on)]
+    # The best of all W^fin + γ W^mm, γ >= 0, up to their length, is the point of their cone that is nearest to W.
+    cone = np.stack([np.outer(tokens.T @ a, query).ravel() for a in logits], axis=1)
+    return float(np.linalg.norm(cone @ nnls(cone, W.ravel())[0]) / np.linalg.norm(W))
+
+
+def _predicted_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    trials, lambdas = SIZES[draw.scale]
+    key = jax.random.split(draw.key("descent"), trials)[at[1]]
+    one = jax.tree.map(lambda x: np.asarray(x)[0], draw_batch(T, D, key[None], jnp.full(1, lambdas[at[0]])))
+    return CORRELATION - descent_predicted(one.tokens, one.query, one.v, lambdas[at[0]], one.start)
+
+
 def _predicted(who: str) -> Statement[Table]:
     """Of the published descent's `survivors`, or of all `instances`."""
 
@@ -147,6 +180,7 @@ def _predicted(who: str) -> Statement[Table]:
         says="The SVM-equivalence demonstrates a strong correlation with the GD solution (consistently above 0.95).",
         inside=lambda n: kept(n.descent) | (who != "survivors"),
         residual=lambda n: np.where(n.descent.solved, CORRELATION - n.descent.combined, np.nan),
+        again=Again("descent in NumPy and NNLS of SciPy", _predicted_again, 1e-5),
     )
 
 
