@@ -81,7 +81,7 @@ def check_readings(clock: AbstractClock, until: Any, save_at: Any, dt0: Any) -> 
     save_at = as_array("save_at", save_at)
     check_save_at(save_at, until)
     if is_concrete(save_at) and not clock.reads_negative:
-        require(bool(save_at[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
+        require(bool(np.asarray(save_at)[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
     return save_at
 
 

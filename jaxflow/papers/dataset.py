@@ -263,7 +263,7 @@ class Dataset:
                 # An outcome that the part has not given itself is the study's, and no number of the experiment.
                 meanings = results["outcome"].attrs["flag_meanings"].split()
                 added = {"outcome"} if Computed.computed.name in meanings else set()
-                columns = getattr(self.parts[name], "columns", [*results.data_vars.keys() - added])
+                columns = getattr(self.parts[name], "columns", [one for one in results.data_vars if one not in added])
                 tables.append({str(field): _by_cell(results[field]) for field in columns})
         return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
