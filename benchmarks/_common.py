@@ -29,7 +29,7 @@ PACKAGES = (
     *("jaxflow-bias", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax"),
     *("numpy", "cvxpy", "clarabel"),
 )
-# Peers, whose versions stand beside the numbers.
+# Peers, whose versions are recorded with the numbers.
 PEERS = ("scipy", "osqp", "daqp", "qpax", "highspy", "torch", "torchode", "torchdiffeq")
 # Programs that are mapped over together: chunks small enough for the caches of one core; a chunk waits for its slowest.
 CHUNK = {"frobenius": 16, "nuclear": 16, "l1": 20}

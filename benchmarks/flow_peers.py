@@ -183,7 +183,7 @@ def problem_rows(problem: Problem, scale: float) -> Iterator[Row]:
 
 
 def way_rows(way: solvers.Way, problem: Problem, some: Any, risk: Any, model: Any, exact: Any) -> Iterator[Row]:
-    """A row of one method for every horizon and tolerance, beside the exact ends."""
+    """The rows of one method: for each horizon and tolerance its errors against the exact ends, and its times."""
     batch = len(some.starts)
     near = ALONE if way.alone else IMPLICIT if way.implicit else batch
     far = ALONE_FAR if way.alone else near

@@ -85,8 +85,9 @@ def together(layers: list[AttentionConstraints]) -> AttentionConstraints:
 def attention_constraints(
     risk: EmpiricalRisk, model: Any, margins: Callable[[Int[Array, " o"]], AbstractMargins]
 ) -> AttentionConstraints:
-    """The constraints that keep attention on the tokens that have the most of it, in one row with one for every output;
-    `margins` makes those of the tokens `(o,)`.
+    """The constraints that keep attention on the token with the most attention of each output.
+
+    `margins`: a function of these tokens `(o,)`, which gives their margins over the others.
 
     **Raises:** `ValueError` for a head that is not linear: its slopes change with the mixture of tokens.
     """

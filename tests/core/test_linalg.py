@@ -87,7 +87,7 @@ def test_batches_and_forward_derivatives_agree_with_jax(systems: tuple[jax.Array
 
     ours, theirs = (jax.jit(jax.vmap(answers(which)))(*systems) for which in (0, 1))
     # The same kernels, called for one matrix instead of five.
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11), ours, theirs)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), ours, theirs)
 
 
 @pytest.mark.slow

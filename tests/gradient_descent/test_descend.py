@@ -89,11 +89,12 @@ def test_steps_time_and_length_as_defined(move, how):
         slopes.append(norm(gradients))
         values = {name: values[name] - moves[name] for name in values}
     # Of a small part that is normalised by itself a rounding is one of the whole step.
+    close = 1e-10 if move is separately else RTOL
     for name, value in values.items():
-        np.testing.assert_allclose(getattr(end.model, name), value, rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(end.log_arc_length, np.log(np.sum(lengths)), rtol=1e-11)
+        np.testing.assert_allclose(getattr(end.model, name), value, rtol=close, atol=0.1 * close)
+    np.testing.assert_allclose(end.log_arc_length, np.log(np.sum(lengths)), rtol=close)
     if "ridge" not in how:
-        np.testing.assert_allclose(end.log_time, np.log(np.sum(np.divide(lengths, slopes))), rtol=1e-11)
+        np.testing.assert_allclose(end.log_time, np.log(np.sum(np.divide(lengths, slopes))), rtol=close)
 
 
 @pytest.mark.parametrize("optimizer", [optax.adam(0.05), optax.polyak_sgd(max_learning_rate=1e9, f_min=0.1)])
@@ -111,7 +112,7 @@ def test_any_optimizer_of_optax(optimizer):
     W, memory = COMBINED.W, optimizer.init(COMBINED.W)
     for _ in range(3):
         W, memory = step(W, memory)
-    np.testing.assert_allclose(end.model.W, W, rtol=1e-10, atol=RTOL)
+    np.testing.assert_allclose(end.model.W, W, rtol=RTOL, atol=RTOL)
 
 
 def close(one, other):
