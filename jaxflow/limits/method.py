@@ -190,6 +190,6 @@ def check_report(report: Any) -> None:
 
 
 def quick_solver() -> diffrax.AbstractSolver:
-    """Kvaerno3 with one Jacobian a stage: half as many steps again, each at a quarter of the price (measured for
+    """Kvaerno3 with one Jacobian a step: half as many steps again, each at a quarter of the price (measured for
     factors at d = 4, where differentiating the field by every weight is what a step costs)."""
     return diffrax.Kvaerno3(root_finder=linalg.chord(rtol=1e-5, atol=1e-7, norm=state_norm))
