@@ -199,6 +199,23 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
         return float(slope * unit), float(_student(len(x) - 2) * error * unit)
 
 
+def power_laws(
+    x: np.ndarray, values: np.ndarray, use: np.ndarray | bool = True, least: int = 3
+) -> tuple[np.ndarray, np.ndarray]:
+    """`fit` of log values against x row by row: slopes and half their intervals, `(b,)` each.
+
+    **Arguments:** `x`, which values to `use`: `(m,)`, or for each row as `values` `(b, m)`. NaN of rows with fewer than
+    `least` of these, and where one of these is not positive.
+    """
+    rows = zip(np.broadcast_to(x, values.shape), values, np.broadcast_to(use, values.shape), strict=True)
+    found = [
+        fit(one[used], np.log(np.where(row[used] > 0, row[used], np.nan))) if used.sum() >= least else (np.nan, np.nan)
+        for one, row, used in rows
+    ]
+    slopes, halves = np.asarray(found).reshape(-1, 2).T
+    return slopes, halves
+
+
 def _student(freedom: int) -> float:
     """How many standard errors make half of a 95% interval."""
     return float(stdtrit(freedom, 0.5 * (1.0 + CONFIDENCE)))

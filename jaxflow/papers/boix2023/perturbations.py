@@ -25,7 +25,6 @@ from jaxflow.papers.boix2023.toy import (
     filled,
     make_task,
     path_of,
-    reached,
 )
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
@@ -134,7 +133,7 @@ def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, 
         noise=off,
         end=np.asarray(end),
         allowed=np.asarray(allowed),
-        followed=np.asarray(reached(moved, length)),
+        followed=np.asarray(moved.reached(length)),
         times=filled(time + moved.times, saves),
         products=filled(moved.products, saves),
         plain_times=filled(grid, saves),

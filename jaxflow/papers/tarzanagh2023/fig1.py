@@ -18,7 +18,18 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, common_rate, fit, register, stacked
+from jaxflow.papers.experiment import (
+    Dataset,
+    Mask,
+    Rate,
+    Statement,
+    Sweep,
+    Table,
+    common_rate,
+    power_laws,
+    register,
+    stacked,
+)
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.plots import new_figure, new_grid
@@ -180,15 +191,11 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
 FIGURE1 = Dataset("tarzanagh2023", "fig1", {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS})
 
 
-def exponents(runs: Table) -> np.ndarray:
+def exponents(runs: Table) -> tuple[np.ndarray, np.ndarray]:
     """The power of 1/length by which 1 − corr falls over the last tenfold, and half its interval; NaN at rounding."""
-    found = np.full((len(runs.own), 2), np.nan)
-    for i in np.flatnonzero(runs.reached.any(axis=1)):
-        last = runs.reached[i] & (runs.log_length[i] >= runs.log_length[i][runs.reached[i]].max() - np.log(10.0))
-        above = last & (runs.distances[i] > FLOOR)
-        if above.sum() >= 3:
-            found[i] = fit(-runs.log_length[i][above], np.log(runs.distances[i][above]))
-    return found
+    lengths = np.where(runs.reached, runs.log_length, -np.inf)
+    last = runs.reached & (lengths >= lengths.max(axis=1, keepdims=True) - np.log(10.0))
+    return power_laws(-runs.log_length, runs.distances, last & (runs.distances > FLOOR))
 
 
 def tenfolds(runs: Table) -> np.ndarray:
@@ -214,7 +221,7 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         return runs_of(numbers, setting, kind, way)
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
-        fitted, half = exponents(of(numbers))[decided(of(numbers))].T
+        fitted, half = (one[decided(of(numbers))] for one in exponents(of(numbers)))
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
     towards = Statement[Table](

@@ -13,7 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped
+from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped, power_laws
 from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import RegularizationPath, regularization_path
 from jaxflow.risk import EmpiricalRisk
@@ -49,11 +49,7 @@ def end_of(paths: Table) -> np.ndarray:
 def rate_of(radii: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Exponent of the distances `(b, m)` as a power of the bounds `(b, m)`, over the last steps of these."""
     last = slice(-1 - LAST, None)
-    logs, x = np.log(np.maximum(distance[:, last], 1e-300)), np.log(radii[:, last])
-    x = x - x.mean(axis=1, keepdims=True)
-    # Of infinite ones there is no exponent.
-    with np.errstate(invalid="ignore"):
-        return (logs * x).sum(axis=1) / (x**2).sum(axis=1)
+    return power_laws(np.log(radii[:, last]), np.maximum(distance[:, last], 1e-300))[0]
 
 
 def tends(
