@@ -17,7 +17,14 @@ from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key,
 from jaxflow.papers.independent import best_rows, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import converges, follow_all, has_program
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded, unit_tokens
+from jaxflow.papers.tarzanagh2023.verify.instances import (
+    Instance,
+    gradient_of,
+    instance,
+    margins_of,
+    padded,
+    unit_tokens,
+)
 from jaxflow.risk import EmpiricalRisk
 
 # Flows of two cells fill one batch of 32 at the quick size.
@@ -78,10 +85,7 @@ def _support(key: Array, d: Any) -> Table:
 def _separating(n: int, T: int, d: int, key: Array) -> tuple[Instance, Array]:
     data, head = random_tokens(key, n, T, d)
     given = instance(data, head)
-    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(given.start, head)).gradient
-    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, gradient.W, data.queries)
-    best = jnp.sum(jnp.where(given.target, logits, 0.0), axis=-1, keepdims=True)
-    return padded(given), jnp.all(given.target | (logits > best))
+    return padded(given), jnp.min(margins_of(data, given.target, -gradient_of(data, head, given.start))) > 0
 
 
 KEY = checksum_key("assumptions")

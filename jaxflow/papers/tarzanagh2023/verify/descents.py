@@ -10,18 +10,23 @@ from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens, random_tokens
-from jaxflow.gradient_descent import descend
-from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
-from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, margins_of, padded, smoothness
+from jaxflow.papers.tarzanagh2023.verify.instances import (
+    equal_scores,
+    gradient_of,
+    instance,
+    margins_of,
+    padded,
+    plain_descent,
+    smoothness,
+)
 from jaxflow.papers.verdicts import Rate, common_rate
-from jaxflow.risk import EmpiricalRisk
 
 # Six flows for each instance, in batches of 32.
 TRIALS = {"quick": 16, "paper": 64, "large": 1024}
@@ -75,18 +80,6 @@ def _flows(scale: str, key: Any) -> Table:
     return follow_all(starts).split(len(SEPARATING), len(FIRST))
 
 
-def _descent(data: Any, head: Any, W: Array, steps: int, save_at: Any = None) -> Any:
-    return descend(
-        EmpiricalRisk(data, Logistic()),
-        CombinedAttention(W, head),
-        steps=steps,
-        learning_rate=1.0 / smoothness(data, head),
-        normalised=False,
-        save_at=save_at,
-        throw=False,
-    )
-
-
 @eqx.filter_jit
 def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) -> tuple[Array, Array, Array]:
     """Whether the assumption is met, and ‖W‖ and log ‖∇L‖ after a hundredth, a tenth and all of the steps."""
@@ -101,7 +94,7 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
             inside &= jnp.all(is_locally_optimal(data, head, best, solution).support | best)
         start = jax.random.normal(key_start, (head.size, head.size))
         saves = jnp.asarray([steps // 100, steps // 10, steps])
-        saved: Any = _descent(data, head, start, steps, saves).saved
+        saved: Any = plain_descent(data, head, start, steps, saves).saved
         return inside, jnp.exp(saved.log_norm), saved.log_gradient_norm
 
     return jax.vmap(one)(keys)
@@ -139,7 +132,7 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     solution = solve(attention_svm(data, best, "frobenius"))
     size = jnp.linalg.norm(solution.primal)
     theta = 1.0 / positive_or_one(size)
-    down = -_gradient(data, head, jnp.zeros((d, d)))
+    down = -gradient_of(data, head, jnp.zeros((d, d)))
     margins = margins_of(data, best, down)
     holds = jnp.min(margins) > 0
     # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.
@@ -157,7 +150,7 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     point = _inside(data, best, solution.primal * theta, noise)
     least = jnp.min(margins_of(data, best, point)) / theta
     far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
-    there = -_gradient(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
+    there = -gradient_of(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
     return Table(
         solved=solution.result.value == ProgramResult.optimal.value,
         holds=holds,
@@ -166,12 +159,6 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
         push=jnp.min(margins_of(data, best, there / jnp.linalg.norm(there))),
         least=least,
     )
-
-
-def _gradient(data: Any, head: Any, W: Array) -> Array:
-    """∇L(W) up to a positive factor, that of its log scale; exactly ∇L at a scale of zero."""
-    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head))
-    return scaled.gradient.W * jnp.where(scaled.log_scale > -100.0, jnp.exp(scaled.log_scale), 1.0)
 
 
 def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
@@ -188,8 +175,8 @@ def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
 def _after_first(shape: tuple[int, int, int], steps: int, key: Array, eta: Array) -> Any:
     """Where the first step of size η and then `steps` steps of 1/L_W have led, as the start of an instance."""
     data, head = random_tokens(jax.random.split(key, 3)[0], *shape)
-    start = -eta * _gradient(data, head, jnp.zeros((shape[2], shape[2])))
-    return padded(instance(data, head, _descent(data, head, start, steps).final.model.W))
+    start = -eta * gradient_of(data, head, jnp.zeros((shape[2], shape[2])))
+    return padded(instance(data, head, plain_descent(data, head, start, steps).final.model.W))
 
 
 KEY = checksum_key("descents")

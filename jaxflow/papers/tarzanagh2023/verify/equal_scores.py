@@ -13,10 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.gradient_descent import descend
-from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, Table, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
@@ -43,10 +41,10 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     explicit_case,
     instance,
     padded,
+    plain_descent,
     smoothness,
     stack,
 )
-from jaxflow.risk import EmpiricalRisk
 
 # Descent with η = 1/L_W for the flow: directions differ by less than this.
 STEPPED = 1e-2
@@ -89,24 +87,16 @@ def _explicit(scale: str, key: Any) -> Table:
     spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
     gap = jnp.sum(jnp.where(best, scores, -scores), axis=1)
     aim = solve(attention_svm(data, best, "frobenius"))
-    rate = 1.0 / smoothness(data, head)
-    path = eqx.filter_jit(descend)(
-        EmpiricalRisk(data, Logistic()),
-        CombinedAttention(jnp.zeros((2, 2)), head),
-        steps=STEPS[scale],
-        learning_rate=rate,
-        normalised=False,
-        throw=False,
-    )
+    end = eqx.filter_jit(plain_descent)(data, head, jnp.zeros((2, 2)), STEPS[scale]).final.model
     return Table(
         score_gap=jnp.min(gap),
         score_spread=jnp.max(spread),
         optimal_tokens=jnp.max(jnp.sum(best, axis=1)),
         program_result=aim.result.value,
         steps=np.asarray(STEPS[scale]),
-        rate=rate,
-        attention=path.final.model.attention(data),
-        misaligned=misalignment(path.final.model.combined_weights(), aim.primal),
+        rate=1.0 / smoothness(data, head),
+        attention=end.attention(data),
+        misaligned=misalignment(end.combined_weights(), aim.primal),
     )
 
 

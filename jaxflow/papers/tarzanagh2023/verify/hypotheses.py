@@ -12,11 +12,17 @@ from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
+from jaxflow.models import ConcaveHead, LinearHead, MLPHead, token_scores
 from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, equal_scores, masks, unit_tokens
+from jaxflow.papers.tarzanagh2023.verify.instances import (
+    choices_of_tokens,
+    equal_scores,
+    gradient_of,
+    margins_of,
+    masks,
+    unit_tokens,
+)
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
-from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 256, "large": 8192}
 # Loss, with M0 and M1 of Assumption A on [-INTERVAL, INTERVAL].
@@ -87,10 +93,6 @@ def _optimal_support(key: Array, d: Any) -> Table:
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
     data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
     best = optimal_tokens(token_scores(data, head), data.visible)
-    start = CombinedAttention(jnp.zeros((wide, wide)), head)
-    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(start).gradient
-    logits = CombinedAttention(gradient.W, head).logits(data)
-    own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
 
     def choice(selection: Array) -> Table:
         solution = solve(attention_svm(data, selection, "frobenius"))
@@ -108,7 +110,7 @@ def _optimal_support(key: Array, d: Any) -> Table:
 
     every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
     return Table(
-        separating=jnp.all(best | (logits > own)),
+        separating=jnp.min(margins_of(data, best, -gradient_of(data, head, jnp.zeros((wide, wide))))) > 0,
         meets=jnp.all(every.meets),
         unsure=jnp.any(every.unsure),
         others=jnp.sum(every.other),

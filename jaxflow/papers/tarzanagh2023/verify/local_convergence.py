@@ -21,9 +21,9 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     Instance,
     N,
     T,
-    all_choices,
+    plain_descent,
+    programs_of,
     random_instance,
-    smoothness,
     stack,
 )
 from jaxflow.risk import EmpiricalRisk
@@ -43,6 +43,9 @@ STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
 NORMALISED, SHARE = 2_000, 0.01
 
 
+_programs = jax.jit(programs_of)
+
+
 def _runs(scale: str, key: Any) -> Table:
     r"""At each of the angles `CORRELATIONS` (a) a start for each of c choices α, followed by the flow, and by the flow
     from where descent has ended.
@@ -55,7 +58,7 @@ def _runs(scale: str, key: Any) -> Table:
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
         given = random_instance(key_data, D)
-        every = all_choices(given)
+        every = {name: np.asarray(x) for name, x in _programs(given.data, given.head, jnp.asarray(TOKENS)).items()}
         local = np.flatnonzero(np.isin(every["status"], LOCAL))
         for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
             support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
@@ -102,8 +105,7 @@ def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
 
     def one(given: Instance) -> tuple[Instance, dict[str, Any]]:
         risk, model = EmpiricalRisk(given.data, Logistic()), CombinedAttention(given.start, given.head)
-        rate = 1.0 / smoothness(given.data, given.head)
-        plain = descend(risk, model, steps=steps, learning_rate=rate, normalised=False, throw=False)
+        plain = plain_descent(given.data, given.head, given.start, steps)
         share = SHARE * jnp.linalg.norm(given.start)
         unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)
         aim = solve(attention_svm(given.data, given.target, "frobenius")).primal
