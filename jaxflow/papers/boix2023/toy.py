@@ -189,7 +189,7 @@ def _half(predicted: Table, k: int) -> tuple[int, float]:
 
 def steps_to_stages(path: ProductPath, predicted: Table) -> float:
     """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
-    halves = [path.crossings(*_half(predicted, k)) for k in np.flatnonzero(predicted.coordinates >= 0)]
+    halves = [path.crossings(*_half(predicted, k)) for k in np.flatnonzero(predicted.coordinates >= 0).tolist()]
     if not all(map(len, halves)):
         return math.nan
     return float(np.sum(path.times <= max(passed[0] for passed in halves)))

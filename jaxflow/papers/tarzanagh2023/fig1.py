@@ -13,7 +13,6 @@ from jaxflow._core import RESULTS, SelectionStatus, good
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
@@ -30,7 +29,7 @@ from jaxflow.papers.experiment import (
     register,
     stacked,
 )
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.protocol import published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
@@ -147,8 +146,7 @@ def _descent(kind: str, steps: int, risks: Any, models: Any) -> Table:
     grid = jnp.asarray(np.unique(np.geomspace(1, steps, 60).astype(int)))
 
     def one(risk: Any, model: Any) -> Table:
-        protocol = {**published_protocol(model), "steps": steps}
-        return _measure(kind, risk, descend(risk, model, save_at=grid, throw=False, **protocol))
+        return _measure(kind, risk, published_descent(risk, model, steps=steps, save_at=grid))
 
     return eqx.filter_vmap(one)(risks, models)
 

@@ -1,9 +1,11 @@
-"""The published experiments' descent, as arguments of `descend`."""
+"""The published experiments' descent."""
 
 from typing import Any
 
 from jaxflow._core import check_kind
+from jaxflow.gradient_descent import descend
 from jaxflow.models import AbstractAttention, FactoredAttention
+from jaxflow.risk import EmpiricalRisk
 
 # "The smallest representable number, e.g. computed as 1 + λ = 1", says the published code: 2.22e-16.
 _EPSILON = 2.0**-52
@@ -28,3 +30,8 @@ def published_protocol(model: Any) -> dict[str, Any]:
         "epsilon": _EPSILON,
         "ridge": _EPSILON if factored else 0.0,
     }
+
+
+def published_descent(risk: EmpiricalRisk, model: Any, **how: Any) -> Any:
+    """`descend` by these settings, but for those that are given."""
+    return descend(risk, model, throw=False, **(published_protocol(model) | how))

@@ -78,8 +78,8 @@ def looked_at(data: TokenData, head: Any, choices: Array) -> Table:
             depth=cone_depth(-excess, *low_and_high(scores, data.visible, selection))[0],
         )
 
-    looked = jax.vmap(one)(masks(choices, data), found["support"], found["excess"])
-    return Table(looked.named, status=found["status"], result=found["result"])
+    looked = jax.vmap(one)(masks(choices, data), found.support, found.excess)
+    return Table(looked.named, status=found.status, result=found.result)
 
 
 _looked_at = jax.jit(looked_at)

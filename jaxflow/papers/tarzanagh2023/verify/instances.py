@@ -16,6 +16,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 
 # (n, T, d) of all that is followed by one compiled program.
@@ -149,24 +150,24 @@ def masks(choices: Int[Array, "N q"], data: TokenData) -> Array:
     return jax.nn.one_hot(choices, shape[-1], dtype=bool).reshape(choices.shape[0], *shape)
 
 
-def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> dict[str, Array]:
+def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> Table:
     r"""Of one instance, for each choice: `result`, `status` (Definition 2), `support`, `excess` of margins over one,
     `weights` $W^{mm}_\alpha$ and `push` $\sum_{i,t}(x_{i\alpha_i}-x_{it})z_i^\top$, a direction towards the choice that
     always exists.
     """
 
-    def one(selection: Array) -> dict[str, Array]:
+    def one(selection: Array) -> Table:
         program = attention_svm(data, selection, norm)
         solution = solve(program)
         local = is_locally_optimal(data, head, selection, solution)
-        return {
-            "result": solution.result.value,
-            "status": local.status.value,
-            "support": local.support,
-            "excess": local.excess,
-            "weights": solution.primal,
-            "push": program.adjoint(program.active.astype(float)),
-        }
+        return Table(
+            result=solution.result.value,
+            status=local.status.value,
+            support=local.support,
+            excess=local.excess,
+            weights=solution.primal,
+            push=program.adjoint(program.active.astype(float)),
+        )
 
     return jax.vmap(one)(masks(choices, data))
 

@@ -58,16 +58,16 @@ def _runs(scale: str, key: Any) -> Table:
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
         given = random_instance(key_data, D)
-        every = {name: np.asarray(x) for name, x in _programs(given.data, given.head, jnp.asarray(TOKENS)).items()}
-        local = np.flatnonzero(np.isin(every["status"], LOCAL))
+        every = jax.tree.map(np.asarray, _programs(given.data, given.head, jnp.asarray(TOKENS)))
+        local = np.flatnonzero(np.isin(every.status, LOCAL))
         for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
-            support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
-            mu, radius = cone_of(given, support, excess, W)
+            choice = every.at(number)
+            mu, radius = cone_of(given, choice)
             target = jnp.asarray(np.arange(T) == TOKENS[number][:, None])
             noise = np.asarray(jax.random.normal(jax.random.fold_in(key_start, int(number)), (D, D)))
             noise = np.pad(noise, (0, SHAPE[2] - D))
             for apart in CORRELATIONS:
-                start = jnp.asarray(near(W, noise, apart or mu, radius))
+                start = jnp.asarray(near(choice.weights, noise, apart or mu, radius))
                 starts.append(Instance(given.data, given.head, start, target))
     every_start = stack(starts)
     after, found = descents(every_start, STEPS[scale])
@@ -82,17 +82,17 @@ def _runs(scale: str, key: Any) -> Table:
     return jax.tree.map(lambda x: np.moveaxis(x.reshape(*x.shape[:-1], -1, len(CORRELATIONS)), -1, 0), by_start)
 
 
-def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndarray) -> tuple[float, float]:
+def cone_of(given: Instance, choice: Table) -> tuple[float, float]:
     r"""$\mu(\alpha)=\frac18(\min(\frac12,\delta)/A)^2$ of (67), and R in units of $\|W^{mm}_\alpha\|$.
 
     δ is half the least distance between the margins of a support and of another token of the same sequence; a
     sequence without support tokens has none.
     """
-    beyond = np.where(support, np.inf, excess).min(axis=1)
-    delta = 0.5 * float(np.where(support.any(axis=1), beyond, np.inf).min())
+    beyond = np.where(choice.support, np.inf, choice.excess).min(axis=1)
+    delta = 0.5 * float(np.where(choice.support.any(axis=1), beyond, np.inf).min())
     tokens, queries = np.asarray(given.data.tokens), np.asarray(given.data.queries)
     sizes = np.linalg.norm(tokens, axis=2) * np.linalg.norm(queries, axis=1)[:, None]
-    A = float(sizes.max()) * float(np.linalg.norm(W))
+    A = float(sizes.max()) * float(np.linalg.norm(choice.weights))
     return (min(0.5, delta) / A) ** 2 / 8, EXPONENT / min(delta, 1.0)
 
 

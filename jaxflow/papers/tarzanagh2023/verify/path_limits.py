@@ -143,20 +143,18 @@ def all_starts(data: TokenData, heads: Any) -> Table:
     best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, heads))
     chosen, T = best.argmax(axis=-1).reshape(len(best), -1), best.shape[-1]
     outputs, rows = chosen.shape[1], np.arange(len(best))
-    found = {
-        name: np.asarray(x) for name, x in programs("frobenius", data, heads, choices_of_tokens(outputs, T)).items()
-    }
-    solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
+    found = jax.tree.map(np.asarray, programs("frobenius", data, heads, choices_of_tokens(outputs, T)))
+    solved = (found.result == ProgramResult.optimal.value)[..., None, None]
     which = np.ravel_multi_index(tuple(chosen.T), (T,) * outputs)
     return Table(
-        matrices=unit(np.where(solved, found["weights"], found["push"])),
-        solved=found["result"][rows, which] == ProgramResult.optimal.value,
-        aim=found["weights"][rows, which],
+        matrices=unit(np.where(solved, found.weights, found.push)),
+        solved=found.result[rows, which] == ProgramResult.optimal.value,
+        aim=found.weights[rows, which],
     )
 
 
 @mapped(static=1, axes=(0, 0, None))
-def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> dict[str, Array]:
+def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> Table:
     """`programs_of` for a batch."""
     return programs_of(data, heads, choices, norm)
 

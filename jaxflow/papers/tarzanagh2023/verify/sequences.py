@@ -232,10 +232,10 @@ def paths_on(keys: Array, cell: PathCell) -> Table:
     starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
     if not factored:
         return paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim)
-    convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
-    solved = convex["result"] == ProgramResult.optimal.value
+    convex = jax.tree.map(np.asarray, nuclear_programs(None, data, heads))
+    solved = convex.result == ProgramResult.optimal.value
     found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), shape[-1], radii)
-    return paths_of(found, radii, solved, convex["weights"], several=True)
+    return paths_of(found, radii, solved, convex.weights, several=True)
 
 
 def choices_of(size: int, key: Array, trial: int = 0) -> Table:
