@@ -14,7 +14,7 @@ import numpy as np
 from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products, perturbed
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register, stacked
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
@@ -66,7 +66,7 @@ def perturb(key: Any, setting: tuple[toy.Size, str]) -> Table:
         plain_times=line,
         plain_products=lines,
     )
-    return jax.tree.map(lambda *column: np.stack(column), *found, *[none] * (noise.count - len(found)))
+    return stacked([*found, *[none] * (noise.count - len(found))])
 
 
 def random_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
