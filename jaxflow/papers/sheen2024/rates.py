@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, largest, power_laws, register
+from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, largest, register
 from jaxflow.papers.sheen2024.diagonal_flows import (
     DIAGONAL,
     FIRST,
@@ -144,7 +144,11 @@ LAW = "‖β‖₁/(μ opt) − 1 against log t"
 def observed_exponent(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
     r"""Minus the slope of log gap against log log t, by least squares over the last decades; NaN without a gap."""
     late = log_times >= log_times[-1] / 10.0**DECADES
-    return -power_laws(np.log(log_times[late]), gaps[:, late])[0]
+    x = np.log(log_times[late])
+    x = x - x.mean()
+    usable = np.all((gaps[:, late] > 0) & np.isfinite(gaps[:, late]), axis=1)
+    y = np.log(np.where(usable[:, None], gaps[:, late], 1.0))
+    return np.where(usable, -(y @ x) / (x @ x), np.nan)
 
 
 def bend(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
