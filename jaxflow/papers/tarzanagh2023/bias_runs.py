@@ -19,17 +19,13 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
-from jaxflow.papers.tarzanagh2023.protocol import published_descent
+from jaxflow.papers.tarzanagh2023.protocol import SETTLED, STATIONARY, published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 
 MODELS: dict[str, Any] = {"combined": CombinedAttention, "factored": FactoredAttention}
 
-# ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
-STATIONARY = 1e-6
-# Every sequence gives its top token all but this: attention has settled.
-SETTLED = 1e-3
 # The stationary points of small dimension have a finite length before them; the floor lets time pass there.
 FLOOR = 0.03
 

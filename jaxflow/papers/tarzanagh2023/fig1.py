@@ -29,7 +29,7 @@ from jaxflow.papers.experiment import (
     register,
     stacked,
 )
-from jaxflow.papers.tarzanagh2023.protocol import published_descent
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
@@ -44,16 +44,12 @@ WAYS = {"flow": "the flow", "descent": "the published descent"}
 SEQUENCES = 2
 # Tokens of the larger setting; the smaller one hides the rest, so that one compiled program serves both.
 TOKENS = 5
-SETTLED = 1e-3
-STATIONARY = 1e-6
 # Arc lengths: the distance left falls like 1/length for W. Factors soon are stiff: log t grows like the square.
 LENGTHS = {"combined": 1e3, "factored": 60.0}
 POINTS = 121
 # Lanes of a batch: a wider one waits longer for its slowest member.
 WIDTH = 16
 
-# 1 - corr of a direction that has arrived as far as a finite length lets it.
-ALIGNED = 0.05
 # 1 - corr of directions that agree to rounding falls no further.
 FLOOR = 1e-14
 # W(t) is its length times W^mm plus a bounded rest: 1 - corr falls like the length to the power -2. The rest still

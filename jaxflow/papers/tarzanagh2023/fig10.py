@@ -21,16 +21,11 @@ from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
-from jaxflow.papers.tarzanagh2023.protocol import published_descent
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.risk import EmpiricalRisk
 
 NAMES = {"flow": "the flow", "descent": "the published descent"}
-
-# Every sequence gives its top token all but this: attention has settled.
-SETTLED = 1e-3
-# ‖∇L‖/Σ|p| below this is a finite stationary point (saturated ends of unit-sphere instances have 1e-2 to 1).
-STATIONARY = 1e-6
 
 
 class Size(NamedTuple):
@@ -178,8 +173,6 @@ FIGURE10 = Dataset(
     },
 )
 
-# Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
-ALIGNED = 0.05
 # Rounding of a difference of numbers of order one.
 ROUNDING = 1e-9
 

@@ -12,7 +12,7 @@ from scipy.special import softmax
 from jaxflow.papers.drawing import dress, row_means, shade
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, common_rate, register
 from jaxflow.papers.tarzanagh2023 import concave
-from jaxflow.plots import COLORS, new_figure
+from jaxflow.plots.style import COLORS, ROUNDING, new_figure
 
 # "Consistently above 0.95", §6.1.
 CORRELATION = 0.95
@@ -215,8 +215,6 @@ DIRECTION = Statement[Table](
     rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
 )
 
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
