@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxflow._core import checked
-from jaxflow.papers.verdicts import Evidence, Verdict, decide, evidence_json
+from jaxflow.papers.verdicts import Evidence, Verdict, decide
 
 Values = Mapping[str, float | int]
 
@@ -116,10 +116,10 @@ def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding],
 @checked()
 def as_json(found: Finding) -> dict[str, Any]:
     """A finding as a dictionary for `json`, with None for what is not finite."""
-    made = dataclasses.asdict(found) | {"verdict": found.verdict.value, "evidence": evidence_json(found.evidence)}
-    made["values"] = {name: _finite(value) for name, value in found.values.items()}
-    return made | {"worst": _finite(found.worst)}
+    return _finite(dataclasses.asdict(found)) | {"verdict": found.verdict.value}
 
 
-def _finite(value: float | int) -> float | int | None:
-    return value if math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,3 +28,4 @@ from jaxflow.papers.table import stacked as stacked
 from jaxflow.papers.verdicts import Rate as Rate
 from jaxflow.papers.verdicts import common_rate as common_rate
 from jaxflow.papers.verdicts import fit as fit
+from jaxflow.papers.verdicts import power_laws as power_laws

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import Code
+from jaxflow.papers.table import stacked
 from jaxflow.study import AbstractExperiment
 from jaxflow.study.experiment import import_named
 
@@ -45,18 +46,13 @@ class PartExperiment(AbstractExperiment):
         part = self._found()[1]
         setting = part.settings(self.scale)[factors["cell"]]
         setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
-        if part.way == "as a block":
-            return lambda keys: _with_outcome(part.one(keys, setting).named)
-        if part.way != "on host":
-            # An accelerator steps all lanes at a time; how much it gains has not been measured.
-            mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
-            return lambda keys: _with_outcome(mapped(part.one, setting, keys).named)
-
-        def one_after_the_other(keys: Any) -> dict[str, Any]:
-            records = [part.one(key, setting).named for key in keys]
-            return _with_outcome({name: np.stack([record[name] for record in records]) for name in records[0]})
-
-        return one_after_the_other
+        # An accelerator steps all lanes at a time; how much it gains has not been measured.
+        together = part.way == "together" or jax.default_backend() != "cpu"
+        block = {
+            "as a block": part.one,
+            "on host": lambda keys, setting: stacked(part.one(key, setting) for key in keys),
+        }.get(part.way, partial(_together if together else _in_turn, part.one))
+        return lambda keys: _with_outcome(block(keys, setting).named)
 
     def replay(self, key: Any, **factors: Any) -> Any:
         part = self._found()[1]
@@ -87,12 +83,12 @@ class PartExperiment(AbstractExperiment):
 
 
 @eqx.filter_jit
-def _together(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+def _together(one: Callable[..., Any], keys: Array, setting: Any) -> Any:
     return jax.vmap(lambda key: one(key, setting))(keys)
 
 
 @eqx.filter_jit
-def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+def _in_turn(one: Callable[..., Any], keys: Array, setting: Any) -> Any:
     return jax.lax.map(lambda key: one(key, setting), keys)
 
 

@@ -64,11 +64,6 @@ class Entry:
         kinds = {"instance": instances, "sweep": sweeps}
         return ", ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in kinds.items() if count)
 
-    @property
-    def statements(self) -> str:
-        """What a check is about."""
-        return self.title
-
 
 _PAPERS: dict[str, Paper] = {}
 _ENTRIES: dict[tuple[str, str], Entry] = {}

@@ -204,7 +204,7 @@ class _Run:
             found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
             so_far({done: datasets[done].typed(raw) for done, raw in found.items()})
         fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
-        places = {(name, part, field): named(name, _array(part, field)) for name, part, field in fields}
+        places = {(name, part, field): named(name, f"{part}.{field}") for name, part, field in fields}
         save_arrays(file, {place: found[name][part][field] for (name, part, field), place in places.items()})
         saved = load_arrays(file)
         for (name, part, field), place in places.items():
@@ -220,10 +220,6 @@ class _Run:
         both = Took(*(a + b for a, b in zip(took, self.earlier, strict=True)))
         write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, **both._asdict()))
         _unfinished(self.paths).unlink()
-
-
-def _array(part: str, field: str) -> str:
-    return field if part == "all" else f"{part}.{field}"
 
 
 def _how(seed: int, progress: bool, say: Say) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.dataset import Draw
-from jaxflow.papers.verdicts import CONFIDENCE, Check, Evidence, Rate, count_evidence, decide
+from jaxflow.papers.verdicts import CONFIDENCE, Check, Evidence, Rate, decide
 
 N = TypeVar("N")
 
@@ -148,18 +148,13 @@ def _evidence(
     if statement.beyond:
         return Evidence(0)
     good = known & (residual <= statement.most)
-    decided = known & (good | (residual > statement.late))
-    wrong = decided & ~good
+    wrong = known & ~good & (residual > statement.late)
     check = None
     if statement.again is not None and draw is not None and wrong.any():
         check = checked_again(statement, numbers, draw, wrong, residual)
-    return count_evidence(
-        good[inside],
-        decided=decided[inside],
-        limit=statement.is_limit(numbers),
-        rate=statement.rate(numbers, known) if statement.rate else None,
-        check=check,
-    )
+    counts = (int(np.sum(one)) for one in (inside, wrong, inside & ~good & ~wrong))
+    rate = statement.rate(numbers, known) if statement.rate else None
+    return Evidence(*counts, limit=bool(statement.is_limit(numbers)), rate=rate, check=check)
 
 
 def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, residual: np.ndarray) -> Check:
@@ -192,8 +187,3 @@ def median(values: np.ndarray) -> float:
 def largest(values: np.ndarray) -> float:
     """The largest of what is zero or more; 0 of nothing."""
     return float(np.max(values, initial=0.0))
-
-
-def least(values: np.ndarray) -> float:
-    """Infinity of nothing."""
-    return float(np.min(values, initial=math.inf))

@@ -1,6 +1,5 @@
 """The six verdicts, and the one function that decides between them."""
 
-import dataclasses
 import enum
 import math
 from collections.abc import Sequence
@@ -159,25 +158,6 @@ def decide(evidence: Evidence) -> Verdict:
 
 
 @checked()
-def count_evidence(
-    good: np.ndarray,
-    *,
-    decided: np.ndarray | None = None,
-    limit: bool = False,
-    rate: Rate | None = None,
-    check: Check | None = None,
-) -> Evidence:
-    """Evidence of instances inside: `good` where the statement is met, `decided` (all) where that is known."""
-    require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
-    shapes = decided is None or decided.shape == good.shape
-    require(shapes, "decided", f"expected Booleans of shape {good.shape}")
-    good = np.asarray(good, bool).ravel()
-    known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
-    wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
-    return Evidence(good.size, wrong, unknown, limit, rate, check)
-
-
-@checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Slope of y against x by least squares, and half its 95% interval, with Student's factor for m - 2 degrees of
     freedom (12.7 standard errors of three points). NaN of fewer, and of one x alone."""
@@ -197,6 +177,23 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     with np.errstate(over="ignore"):
         unit = np.float64(units[1]) / units[0]
         return float(slope * unit), float(_student(len(x) - 2) * error * unit)
+
+
+def power_laws(
+    x: np.ndarray, values: np.ndarray, use: np.ndarray | bool = True, least: int = 3
+) -> tuple[np.ndarray, np.ndarray]:
+    """`fit` of log values against x row by row: slopes and half their intervals, `(b,)` each.
+
+    **Arguments:** `x`, which values to `use`: `(m,)`, or for each row as `values` `(b, m)`. NaN of rows with fewer than
+    `least` of these, and where one of these is not positive.
+    """
+    rows = zip(np.broadcast_to(x, values.shape), values, np.broadcast_to(use, values.shape), strict=True)
+    found = [
+        fit(one[used], np.log(np.where(row[used] > 0, row[used], np.nan))) if used.sum() >= least else (np.nan, np.nan)
+        for one, row, used in rows
+    ]
+    slopes, halves = np.asarray(found).reshape(-1, 2).T
+    return slopes, halves
 
 
 def _student(freedom: int) -> float:
@@ -235,17 +232,3 @@ def common_rate(
         share = float(np.mean((fitted[kept] - own > 0.0) & near))
     falls = float(np.mean(fitted[kept] > 0.0))
     return Rate(float(np.mean(fitted[kept])), error, aim, bias, law, falls, share)
-
-
-@checked()
-def evidence_json(evidence: Evidence) -> dict:
-    """Evidence as a dictionary for `json`, with None for what is not finite."""
-
-    def finite(value: object) -> object:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    plain = dataclasses.asdict(evidence)
-    for part in ("rate", "check"):
-        if plain[part] is not None:
-            plain[part] = {name: finite(value) for name, value in plain[part].items()}
-    return plain

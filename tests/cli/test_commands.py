@@ -45,7 +45,7 @@ def test_list_names_every_paper_figure_and_theorem() -> None:
         assert paper.name in found.output
         assert all(theorem.name in found.output for theorem in paper.theorems)
         for entry in papers.entries_of(paper.name):
-            assert entry.name in found.output and (entry.draw or entry.statements in found.output)
+            assert entry.name in found.output and (entry.draw or entry.title in found.output)
             assert all(entry.size(scale) in found.output for scale in papers.SCALES)
     words = runner.invoke(app, ["list", "tarzanagh2023"], env={"COLUMNS": "60"}).output.split()
     for entry in papers.entries_of("tarzanagh2023"):

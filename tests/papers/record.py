@@ -58,8 +58,8 @@ def finished(folder: Path, entry: papers.Entry) -> Raw:
     raw: Raw = {part: {} for part in entry.dataset.parts}
     for place, column in load_arrays(folder / f"{file}.npz").items():
         if place.startswith(start):
-            *part, field = place.removeprefix(start).split(".")
-            raw["".join(part) or "all"][field] = column
+            part, field = place.removeprefix(start).split(".")
+            raw[part][field] = column
     return raw
 
 

@@ -139,13 +139,13 @@ def test_factors_of_a_full_head_against_its_weights() -> None:
     # Rounding of a QR factorisation.
     assert jnp.allclose(start.products(), products(scaled), atol=1e-14)
     head = jax.jit(lambda: follow_head(risk, start, log_alpha, until))()
-    assert bool(head["good"])
+    assert bool(head.ok)
     plain = by_diffrax(
         lambda t, w, args: log_alpha * jax.grad(lambda w: risk(HeadProducts(products(w))))(w), until, scaled
     )
     expected = jnp.linalg.svd(products(plain), compute_uv=False)
     # 1e-4 a step, of which the fit to the teacher forgets most.
-    assert np.allclose(head["singular"][-1], expected, atol=1e-3 * float(expected.max()))
+    assert np.allclose(head.singular[-1], expected, atol=1e-3 * float(expected.max()))
 
 
 def test_stages_of_full_heads_by_hand() -> None:

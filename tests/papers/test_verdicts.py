@@ -9,7 +9,7 @@ import pytest
 from jaxflow.papers.claims import CLAIMS, Finding, as_json, findings_markdown, told
 from jaxflow.papers.dataset import Draw
 from jaxflow.papers.statement import Again, Statement, hold
-from jaxflow.papers.verdicts import Check, Evidence, Rate, Verdict, common_rate, count_evidence, decide, fit
+from jaxflow.papers.verdicts import Check, Evidence, Rate, Verdict, common_rate, decide, fit
 from tests.papers.toy_experiment import TOY
 
 AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
@@ -37,11 +37,11 @@ def test_the_whole_table(limit: bool, rate: Rate | None, check: Check | None) ->
 
 
 def test_what_is_not_decided_is_neither_good_nor_bad() -> None:
-    good, decided = np.array([True, True, False, False]), np.array([True, False, True, False])
-    evidence = count_evidence(good, decided=decided)
+    said = Statement[np.ndarray](source="", says="", residual=lambda n: n, bound=1.0, late=2.0)
+    evidence = hold(said, np.array([0.0, 1.5, 3.0, np.nan])).evidence
     assert (evidence.inside, evidence.confirmed, evidence.contradicted, evidence.undecided) == (4, 1, 1, 2)
     # One decided of a hundred settles nothing.
-    assert decide(count_evidence(np.ones(100, bool), decided=np.arange(100) < 1)) is Verdict.not_settled
+    assert hold(said, np.append(0.0, np.full(99, np.nan))).verdict is Verdict.not_settled
 
 
 @pytest.mark.parametrize("counts", [(-1, 0, 0), (1, -1, 0), (1, 0, -1), (2, 2, 1), (0, 1, 0)])

@@ -131,7 +131,7 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
     given = stack([padded(instance(data, head)) for _ in range(3)])
     starts = []
 
-    def block(part: Any) -> dict[str, Any]:
+    def block(part: Any) -> Table:
         """From zero all but the first run out of steps at W = 1; from there the second one is certified."""
         starts.append(np.asarray(part.start[:3, 0, 0]))
         width = part.head.shape[0]
@@ -140,8 +140,8 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
         gap = jnp.asarray([*gap, *[1.0] * (width - len(gap))])
         outcome = jnp.where(gap <= follow.CERTIFIED, Outcome.globally_optimal.value, Outcome.undecided.value)
         names = ("feasible", "selected", "target_attention", "misaligned", "lost_gap")
-        found: dict[str, Any] = {name: jnp.ones(width) for name in names}
-        return found | {"outcome": outcome, "flow_gap": gap, "weights": jnp.ones_like(part.start)}
+        ones = {name: jnp.ones(width) for name in names}
+        return Table(ones, outcome=outcome, flow_gap=gap, weights=jnp.ones_like(part.start))
 
     monkeypatch.setattr(follow, "_block", block)
     found = follow.follow(given)

@@ -28,6 +28,8 @@ TRIALS = {"quick": 4, "paper": 40, "large": 1000}
 # Steps of Adam and its rate, from products of 1e-16.
 STEPS, RATE, ADAM_START = 4000, 1e-3, float(np.log(1e-8))
 
+# A product is learned when it first has half of its size on the plateau, or in the least squares solution.
+HALF = 0.5
 # The order is looked at where the first stages are apart by this share of their time.
 SEPARATED = 0.1
 
@@ -61,15 +63,16 @@ def follow_adam(key: Any, setting: None) -> Table:
     """Adam from weights of 1e-8."""
     risk, model = draw(key, Squared())
     stages, count = first_stages(risk, model)
-    learned = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
-    passed = np.full((1, P), np.nan)
-    for k in range(count):
-        i = int(stages.coordinates[k])
-        target = float(stages.products[k, i])
-        found = np.flatnonzero(learned[:, i] * np.sign(target) >= 0.5 * abs(target))
-        if len(found):
-            passed[0, k] = found[0]
+    first, passed = stages.coordinates[:count], np.full((1, P), np.nan)
+    path = np.asarray(adam_products(risk, model.scaled(ADAM_START)))[:, first]
+    passed[0, :count] = learned(path, stages.products[np.arange(count), first])
     return _learned(stages, count, passed)
+
+
+def learned(path: np.ndarray, aims: np.ndarray) -> np.ndarray:
+    """The first step at which each product of a path `(steps, p)` has half of its aim; NaN where it never has."""
+    there = path * np.sign(aims) >= HALF * np.abs(aims)
+    return np.where(there.any(axis=0), np.argmax(there, axis=0), np.nan)
 
 
 def first_stages(risk: Any, model: Any) -> tuple[Any, int]:

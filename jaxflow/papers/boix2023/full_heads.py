@@ -98,11 +98,11 @@ def field(risk: EmpiricalRisk, state: Factors) -> Factors:
     return Factors(*jax.vmap(one)(slopes, state.frames, state.logs, state.rows))
 
 
-def follow_head(risk: EmpiricalRisk, start: Factors, log_alpha: Any, until: Any) -> dict[str, Array]:
+def follow_head(risk: EmpiricalRisk, start: Factors, log_alpha: Any, until: Any) -> Table:
     r"""The flow to rescaled time $\tau=t/\log(1/\alpha)$ `until`, at every accepted step (the last one repeated).
 
-    **Returns:** `good`; `times` `(m,)`; `singular` `(m, 2, d)` values of $W_KW_Q^\top$ and $W_VW_O^\top$;
-    `log_gradient` `(m,)`: $\log\|\nabla L\|$ by the weights; `steps`.
+    **Returns:** `times` `(m,)`; `singular` `(m, 2, d)` values of $W_KW_Q^\top$ and $W_VW_O^\top$; `log_gradient`
+    `(m,)`: $\log\|\nabla L\|$ by the weights; whether it was followed to its end, `ok`.
     """
     unit = -jnp.asarray(log_alpha, float)
     solution = diffrax.diffeqsolve(
@@ -117,17 +117,11 @@ def follow_head(risk: EmpiricalRisk, start: Factors, log_alpha: Any, until: Any)
         max_steps=STEPS,
         throw=False,
     )
-    steps = solution.stats["num_accepted_steps"]
-    last = jnp.maximum(steps - 1, 0)
+    last = jnp.maximum(solution.stats["num_accepted_steps"] - 1, 0)
     states = jax.tree.map(lambda x: x[jnp.minimum(jnp.arange(STEPS), last)], (solution.ts, solution.ys))
     singular, log_gradient = jax.lax.map(lambda state: _look(risk, state), states[1], batch_size=256)
-    return {
-        "good": RESULTS.promote(solution.result) == RESULTS.successful,
-        "times": states[0],
-        "singular": singular,
-        "log_gradient": log_gradient,
-        "steps": steps,
-    }
+    ok = RESULTS.promote(solution.result) == RESULTS.successful
+    return Table(times=states[0], singular=singular, log_gradient=log_gradient, ok=ok)
 
 
 def _look(risk: EmpiricalRisk, state: Factors) -> tuple[Array, Array]:
@@ -167,15 +161,12 @@ def draw(key: Any) -> tuple[EmpiricalRisk, Any]:
 
 
 def follow(key: Any, log_alpha: Any) -> Table:
-    """The flow of one head at m accepted steps, the last one repeated: `times` `(m,)`, `singular` values of both
-    products `(m, 2, d)`, the logarithm of the gradient's norm, `log_gradient` `(m,)`; whether it was followed to its
-    end, `ok`."""
+    """`follow_head` of one head."""
     risk, weights = draw(key)
     # At zero attention is uniform: the slope of W_K W_Qᵀ is zero there.
     slopes = jax.grad(risk)(HeadProducts(jnp.zeros((2, D, D)))).products
     until = HORIZON / linalg.singular_values(slopes[1])[0]
-    found = follow_head(risk, Factors.of(weights, log_alpha), log_alpha, until)
-    return Table({name: found[name] for name in ("times", "singular", "log_gradient")}, ok=found["good"])
+    return follow_head(risk, Factors.of(weights, log_alpha), log_alpha, until)
 
 
 # `paths` `(3, b)`: from each of `LOG_ALPHAS`, on the same instances: heads of dimension three taught by a head, four

@@ -11,24 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products, perturbed
-from jaxflow.papers.boix2023.toy import (
-    ONCE,
-    PAPER,
-    PARTS,
-    SIZES,
-    TIME,
-    Size,
-    Task,
-    alpha_text,
-    entries,
-    filled,
-    make_task,
-    path_of,
-    reached,
-)
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
+from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register, stacked
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
@@ -58,7 +44,7 @@ class Noise(NamedTuple):
 NOISES = {"plateau": Noise(5, 0.05, False), "entry": Noise(5, 0.01, True)}
 
 
-def perturb(key: Any, setting: tuple[Size, str]) -> Table:
+def perturb(key: Any, setting: tuple[toy.Size, str]) -> Table:
     """Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
     `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; whether it was
@@ -66,8 +52,8 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Table:
     without, filled up.
     """
     size, kind = setting
-    task, noise = make_task(key, size), NOISES[kind]
-    path = path_of(task, PAPER[-1], task.until)
+    task, noise = toy.make_task(key, size), NOISES[kind]
+    path = toy.path_of(task, toy.PAPER[-1], task.until)
     windows = (entry_windows if noise.moves_clock else random_windows)(key, task, path, noise.count)
     found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
     p, m = path.products.shape[1], size.saves
@@ -80,10 +66,10 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Table:
         plain_times=line,
         plain_products=lines,
     )
-    return jax.tree.map(lambda *column: np.stack(column), *found, *[none] * (noise.count - len(found)))
+    return stacked([*found, *[none] * (noise.count - len(found))])
 
 
-def random_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
+def random_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
     """Start and length: random times after the first stage, as in figure 10; the last one ends within the path."""
     shares = np.sort(np.asarray(jax.random.uniform(subkey(key, "times"), (count,))))
     first, last = float(task.stages.times[0]), task.until * (1.0 - 2 * WINDOW)
@@ -91,7 +77,7 @@ def random_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[
     return [(float(time), WINDOW * task.until) for time in times]
 
 
-def entry_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
+def entry_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
     """When a weight has just passed the threshold, as in figure 11: evenly chosen among the stages.
 
     A weight of 1e-5 is still far from its stage. The window lasts until the unperturbed product has passed half of
@@ -113,10 +99,10 @@ def entry_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[t
     return [(times[i], windows[times[i]]) for i in chosen]
 
 
-def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, length: float) -> Table:
+def _window(key: Any, task: toy.Task, path: ProductPath, noise: Noise, time: float, length: float) -> Table:
     model, saves = _at(task, path, time), task.size.saves
     moved = follow_products(
-        task.risk, perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD), PAPER[-1], length
+        task.risk, perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD), toy.PAPER[-1], length
     )
     inside = (path.times >= time) & (path.times <= time + length)
     grid = np.unique(np.concatenate([[time], path.times[inside], [time + length]]))
@@ -134,16 +120,16 @@ def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, 
         noise=off,
         end=np.asarray(end),
         allowed=np.asarray(allowed),
-        followed=np.asarray(reached(moved, length)),
-        times=filled(time + moved.times, saves),
-        products=filled(moved.products, saves),
-        plain_times=filled(grid, saves),
-        plain_products=filled(plain, saves),
+        followed=np.asarray(moved.reached(length)),
+        times=toy.filled(time + moved.times, saves),
+        products=toy.filled(moved.products, saves),
+        plain_times=toy.filled(grid, saves),
+        plain_products=toy.filled(plain, saves),
     )
 
 
-def _at(task: Task, path: ProductPath, time: float) -> Any:
-    model = task.student.scaled(PAPER[-1])
+def _at(task: toy.Task, path: ProductPath, time: float) -> Any:
+    model = task.student.scaled(toy.PAPER[-1])
     sums = jnp.asarray(path.log_sums_at(time)[0])
     logs = model.log_weights
     new = eqx.tree_at(lambda x: (x.log_sum, x.log_difference), logs, (sums, logs.log_conserved - sums))
@@ -156,8 +142,8 @@ NOISE = Dataset(
     {
         "noise": Part(
             perturb,
-            lambda scale: {kind: (SIZES[scale], kind) for kind in NOISES},
-            ONCE,
+            lambda scale: {kind: (toy.SIZES[scale], kind) for kind in NOISES},
+            toy.ONCE,
             instances="toy.stages",
             way="on host",
         )
@@ -199,8 +185,8 @@ def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[T
 def notes(numbers: Table) -> list[str]:
     """What the numbers stand for."""
     return [
-        f"α = {alpha_text(PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}; it "
-        "breaks u² − v² = const, so the larger of the two is chosen anew and products are compared.",
+        f"α = {toy.alpha_text(toy.PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}"
+        "; it breaks u² − v² = const, so the larger of the two is chosen anew and products are compared.",
         f"Figure 10: the smallest distance within a window of {WINDOW:.0%} of the horizon; {RETURNED:.0%} of what the "
         "noise did is allowed.",
         "Figure 11: noise lets the new weight start earlier. The window begins when it has reached half of its "
@@ -216,10 +202,10 @@ def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
     """One panel for each window: entries of the flow with noise (solid) and without (dashed)."""
     figure, axes = new_figure(len(panels), width=max(3.3 * len(panels), 7.0), height=3.4)
     for axis, (seen, at, title) in zip(axes, panels, strict=True):
-        for part, (color, symbol) in PARTS.items():
-            lines = axis.plot(seen.times[at], entries(seen.products[at], part), color=color, linewidth=1.0)
+        for part, (color, symbol) in toy.PARTS.items():
+            lines = axis.plot(seen.times[at], toy.entries(seen.products[at], part), color=color, linewidth=1.0)
             lines[0].set_label(rf"${symbol}$")
-            plain = entries(seen.plain_products[at], part)
+            plain = toy.entries(seen.plain_products[at], part)
             axis.plot(seen.plain_times[at], plain, "--", color="#000000", linewidth=0.6)
         axis.plot([], [], "--", color="#000000", linewidth=0.6, label="unperturbed")
         low, high = axis.get_ylim()
@@ -227,7 +213,7 @@ def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
             # Nothing to be seen: not at a scale of rounding either.
             axis.set_ylim(min(low, -0.1), max(high, 0.1))
         dress(axis, title)
-        axis.set_xlabel(TIME, fontsize=8)
+        axis.set_xlabel(toy.TIME, fontsize=8)
     axes[0].set_ylabel("entry")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
+from scipy.interpolate import CubicHermiteSpline
+from scipy.optimize import bisect
 
 from jaxflow._core import check_real, checked, linalg
 from jaxflow.flow.clocks import RescaledTime
@@ -123,7 +125,7 @@ class ProductPath(eqx.Module):
 
     def log_sums_at(self, times: Any) -> np.ndarray:
         """ω at any times of the path, `(k, p)`."""
-        return np.stack([self._cubic(float(time)) for time in np.atleast_1d(times)])
+        return CubicHermiteSpline(self.times, self.log_sums, self.rates)(np.atleast_1d(times))
 
     def products_at(self, times: Any) -> np.ndarray:
         """The products at any times of the path, `(k, p)`."""
@@ -136,7 +138,9 @@ class ProductPath(eqx.Module):
         toward = 1.0 if product > 0 else -1.0
         above = toward * (self.log_sums[:, coordinate] - level) >= 0
         steps = np.flatnonzero(~above[:-1] & above[1:])
-        return np.array([self._root(coordinate, int(step), level) for step in steps])
+        cubic = CubicHermiteSpline(self.times, self.log_sums[:, coordinate] - level, self.rates[:, coordinate])
+        # Bisection to rounding: the cubic may be flat at one end.
+        return np.array([bisect(cubic, *self.times[step : step + 2], xtol=np.finfo(float).tiny) for step in steps])
 
     def passes(self, coordinate: int, product: float, near: float) -> float:
         """The crossing of this value that is nearest to a time; NaN where there is none."""
@@ -147,24 +151,9 @@ class ProductPath(eqx.Module):
         # w² = 2|a|(1 + sqrt(1 + (c/2a)²)): exact for balanced and unbalanced starts alike.
         return float(np.exp(2.0 * (self.log_conserved[coordinate] - np.log(2.0 * abs(product)))))
 
-    def _cubic(self, time: float) -> np.ndarray:
-        step = int(np.clip(np.searchsorted(self.times, time, side="right") - 1, 0, len(self.times) - 2))
-        return _hermite(self._ends(step), time)
-
-    def _ends(self, step: int) -> tuple[np.ndarray, ...]:
-        pair = slice(step, step + 2)
-        return self.times[pair], self.log_sums[pair], self.rates[pair]
-
-    def _root(self, coordinate: int, step: int, level: float) -> float:
-        times, values, rates = self._ends(step)
-        low, high = float(times[0]), float(times[1])
-        below = values[0, coordinate] < level
-        # Bisection to rounding: the cubic may be flat at one end.
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            value = _hermite((times, values[:, coordinate], rates[:, coordinate]), middle)
-            low, high = (middle, high) if (value < level) == below else (low, middle)
-        return 0.5 * (low + high)
+    def reached(self, until: float) -> bool:
+        """Whether the integration came to its end."""
+        return bool(self.times[-1] >= until * (1.0 - 1e-12))
 
 
 # Algorithm 1, compiled.
@@ -259,14 +248,6 @@ def perturbed(model: HadamardNetwork, key: Key[Array, ""], *, noise: float, thre
     moves = (jnp.abs(u) > threshold) | (jnp.abs(v) > threshold)
     new, old = LogWeights.of(moved_u, moved_v), model.log_weights
     return model.with_weights(jax.tree.map(lambda x, y: jnp.where(moves, x, y), new, old))
-
-
-def _hermite(ends: tuple[np.ndarray, ...], time: float) -> Any:
-    times, values, rates = ends
-    h = times[1] - times[0]
-    x = (time - times[0]) / h
-    value = (1 + 2 * x) * (1 - x) ** 2 * values[0] + x**2 * (3 - 2 * x) * values[1]
-    return value + h * x * (1 - x) * ((1 - x) * rates[0] - x * rates[1])
 
 
 @checked(least={"chunk": 1})

@@ -109,7 +109,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     stage = Table(coordinates=coordinates, times=times, products=products, exponents=exponents)
     for step, log_alpha in enumerate(LOG_ALPHAS):
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(ends[-1]), tolerance=TOLERANCE)
-        if path.times[-1] < ends[-1] * (1 - 1e-12):
+        if not path.reached(float(ends[-1])):
             return nothing.replace(inside=inside, ok=False)
         for k in range(count):
             coordinate = int(stages.coordinates[k])

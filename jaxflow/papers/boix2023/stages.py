@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxflow.papers.boix2023.toy import PAPER, PARTS, SEPARATED, TIME, TOY, entries, toy
 from jaxflow.papers.drawing import dress, new_panels
-from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, fit, register
+from jaxflow.papers.experiment import BELOW_ZERO, Rate, Statement, Table, common_rate, fit, power_laws, register
 from jaxflow.plots import COLORS, new_figure
 
 # Panel (b) shows the smallest scale of the paper.
@@ -44,11 +44,8 @@ def _smallest(numbers: Table) -> Table:
 def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """How the lateness of the stages falls with log(1/α): one exponent a stage, from all scales that reach it."""
     seen = toy(numbers)
-    scales, exponents = np.log(-seen.log_alphas), []
-    for errors in np.abs(seen.lateness).T:
-        use = errors > 0
-        exponents.append(fit(-scales[use], np.log(errors[use])))
-    fitted, half = np.asarray(exponents).reshape(-1, 2).T
+    errors = np.abs(seen.lateness).T
+    fitted, half = power_laws(-np.log(-seen.log_alphas), errors, errors > 0)
     return common_rate(fitted, 1.0, half=half, bias=RATE, law="lateness of the stages against log(1/α)")
 
 

@@ -99,7 +99,7 @@ def follow(key: Any, setting: None) -> Table:
     for row, log_alpha in enumerate(LOG_ALPHAS if inside else ()):
         until = HORIZON * float(stages.times[count - 1])
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, until, tolerance=TOLERANCE)
-        ok &= bool(path.times[-1] >= until * (1 - 1e-12))
+        ok &= path.reached(until)
         order = entries_of(path)[:STAGES]
         coordinates[row, : len(order)] = [coordinate for _, coordinate in order]
         times[row, : len(order)] = [time for time, _ in order]

@@ -165,7 +165,7 @@ def follow(key: Any, setting: tuple[Size, float]) -> Table:
         times=times,
         losses=losses,
         products=products,
-        ok=np.asarray(reached(path, task.until)),
+        ok=np.asarray(path.reached(task.until)),
         crossings=crossings,
         plateaus=plateaus,
         distances=np.max(np.abs(plateaus - predicted.products), axis=1),
@@ -181,43 +181,27 @@ def filled(values: Any, count: int) -> np.ndarray:
     return np.concatenate([values, np.repeat(values[-1:], count - len(values), axis=0)])
 
 
-def reached(path: ProductPath, until: float) -> bool:
-    """Whether the integration came to its end."""
-    return bool(path.times[-1] >= until * (1.0 - 1e-12))
-
-
-def _halves(path: ProductPath, predicted: Table) -> list[np.ndarray]:
-    """For each stage the times at which the flow passes half of the predicted product."""
-    return [
-        path.crossings(int(i), 0.5 * float(products[i])) if i >= 0 else np.zeros(0)
-        for i, products in zip(predicted.coordinates, predicted.products, strict=True)
-    ]
+def _half(predicted: Table, k: int) -> tuple[int, float]:
+    """The coordinate of a stage, and half of its predicted product; NaN of what was filled up."""
+    i = int(predicted.coordinates[k])
+    return i, 0.5 * float(predicted.products[k, i])
 
 
 def steps_to_stages(path: ProductPath, predicted: Table) -> float:
     """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
-    halves = [passed for passed, i in zip(_halves(path, predicted), predicted.coordinates, strict=True) if i >= 0]
-    if not all(len(passed) for passed in halves):
+    halves = [path.crossings(*_half(predicted, k)) for k in np.flatnonzero(predicted.coordinates >= 0).tolist()]
+    if not all(map(len, halves)):
         return math.nan
     return float(np.sum(path.times <= max(passed[0] for passed in halves)))
 
 
 def compare(path: ProductPath, predicted: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Crossings and plateaus of a `Path`."""
-    crossings, plateaus = np.full(predicted.times.shape, np.nan), np.full(predicted.products.shape, np.nan)
-    for k, (time, passed) in enumerate(zip(predicted.times, _halves(path, predicted), strict=True)):
-        if len(passed):
-            crossings[k] = passed[np.argmin(np.abs(passed - time))]
-        middle = middle_of(predicted, k)
-        if middle <= path.times[-1] * (1.0 + 1e-12):
-            plateaus[k] = path.products_at(middle)[0]
-    return crossings, plateaus
-
-
-def middle_of(predicted: Table, k: int) -> float:
-    """Of a plateau; the last one ends at the horizon where nothing follows."""
-    end = predicted.next[k] if np.isfinite(predicted.next[k]) else predicted.until
-    return 0.5 * float(predicted.times[k] + end)
+    """Crossings and plateaus of a path. The last plateau ends at the horizon where nothing follows."""
+    crossings = [path.passes(*_half(predicted, k), time) for k, time in enumerate(predicted.times)]
+    ends = np.where(np.isfinite(predicted.next), predicted.next, predicted.until)
+    middles = 0.5 * (predicted.times + ends)
+    there = middles <= path.times[-1] * (1.0 + 1e-12)
+    return np.asarray(crossings), np.where(there[:, None], path.products_at(np.where(there, middles, 0.0)), np.nan)
 
 
 TOY = Dataset(

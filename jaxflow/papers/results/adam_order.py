@@ -11,6 +11,7 @@ import numpy as np
 from jaxflow.losses import Squared
 from jaxflow.papers.boix2023.beyond_assumptions import (
     ADAM_START,
+    HALF,
     RATE,
     STEPS,
     P,
@@ -18,6 +19,7 @@ from jaxflow.papers.boix2023.beyond_assumptions import (
     disorder,
     draw,
     first_stages,
+    learned,
     well_apart,
 )
 from jaxflow.papers.drawing import dress, of
@@ -25,8 +27,6 @@ from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statemen
 from jaxflow.plots import COLORS, new_figure
 
 TRIALS = {"quick": 60, "paper": 400, "large": 4000}
-# A product is learned when it first has half of its least squares value.
-HALF = 0.5
 # Adam oscillates with its rate: an error of this share of the largest product has settled.
 SETTLED = 0.05
 # The two runs differ by rounding, of steps of one.
@@ -54,12 +54,6 @@ def follow(key: Any, setting: None) -> Table:
         learned=learned(found, aims),
         off=np.max(np.abs(found[-1] - aims)) / np.max(np.abs(aims)),
     )
-
-
-def learned(path: np.ndarray, aims: np.ndarray) -> np.ndarray:
-    """The first step at which each product of a path `(steps, 3)` has half of its aim; NaN where it never has."""
-    there = path * np.sign(aims) >= HALF * np.abs(aims)
-    return np.where(there.any(axis=0), np.argmax(there, axis=0), np.nan)
 
 
 ORDER = Dataset("results", "adam-order", {"runs": Part(follow, {"adam": None}, TRIALS, way="on host")})

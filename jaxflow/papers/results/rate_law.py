@@ -24,7 +24,7 @@ from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statemen
 from jaxflow.papers.independent import flow, given_and_start, margin_rows, product
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.rates import bend, observed_exponent
-from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.verdicts import Rate, common_rate, power_laws
 from jaxflow.papers.yun2021.flows import separable
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
@@ -122,10 +122,8 @@ def _exponents(numbers: Table) -> np.ndarray:
 def _law(cell: int) -> Statement[Table]:
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         gaps, predicted = numbers.flows.gaps[cell][known], numbers.flows.predicted[cell][known]
-        late = np.log(LOG_TIMES[FIRST:])
-        fitted = [fit(late, -np.log(np.maximum(row[FIRST:], np.finfo(float).tiny))) for row in gaps]
-        slopes, halves = np.array(fitted).reshape(-1, 2).T
-        return common_rate(slopes, predicted, half=halves, bias=BIAS, law="the distance against log t")
+        slopes, halves = power_laws(np.log(LOG_TIMES[FIRST:]), np.maximum(gaps[:, FIRST:], np.finfo(float).tiny))
+        return common_rate(-slopes, predicted, half=halves, bias=BIAS, law="the distance against log t")
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, name = draw.instance("flows", at[0], cell)

@@ -43,7 +43,7 @@ class Accumulated(eqx.Module):
     result: Any
 
 
-@checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"], plain=["rtol"])
+@checked(positive=["rtol"], rising=["log_times"], plain=["rtol"])
 @eqx.filter_jit
 def accumulate(
     risk: EmpiricalRisk,
@@ -52,7 +52,6 @@ def accumulate(
     *,
     integrals: bool = True,
     rtol: float = RTOL,
-    max_steps: int = 8192,
 ) -> Accumulated:
     r"""Follows $\dot\theta=-\nabla L(\theta)$ and $\dot\Phi=p(\theta)$ in $s=\log(1+t)$.
 
@@ -85,7 +84,7 @@ def accumulate(
         return gradient(state[0]).log_scale + s > UNSATURATED
 
     begin = (jnp.zeros_like(near), near, (params, zero), jnp.minimum(ends, near))
-    first = _solve(field, diffrax.Dopri8(), None, *begin, max(0.01 * rtol, FINEST), max_steps)
+    first = _solve(field, diffrax.Dopri8(), None, *begin, max(0.01 * rtol, FINEST))
     # Rounding leaves a relative error of 1e-16 times the logits in the field, which no iteration can get below; the
     # last step of Newton's method, which converges quadratically, is far more accurate than it is long.
     newton = linalg.newton(rtol=1e-7, atol=1e-10)
@@ -93,7 +92,7 @@ def accumulate(
     end = jnp.maximum(jnp.max(ends), near)
     # Where a margin is far ahead, Newton's method on an exponential takes one iteration for each unit of it.
     solver = diffrax.Kvaerno5(root_finder=newton, root_find_max_steps=30)
-    second = _solve(field, solver, diffrax.Event(lost), near, end, last, jnp.maximum(ends, near), rtol, max_steps)
+    second = _solve(field, solver, diffrax.Event(lost), near, end, last, jnp.maximum(ends, near), rtol)
 
     early = ends <= near
     ys = tree_where(early, first.ys[1], second.ys[1])  # pyright: ignore[reportOptionalSubscript]
@@ -111,7 +110,6 @@ def _solve(
     state: PyTree,
     times: Array,
     rtol: float,
-    max_steps: int,
 ) -> diffrax.Solution:
     return diffrax.diffeqsolve(
         diffrax.ODETerm(field),
@@ -122,7 +120,7 @@ def _solve(
         state,
         stepsize_controller=diffrax.PIDController(rtol=rtol, atol=1e-3 * rtol, pcoeff=0.3, icoeff=0.4),
         saveat=diffrax.SaveAt(subs=[diffrax.SubSaveAt(t1=True), diffrax.SubSaveAt(ts=times)]),
-        max_steps=max_steps,
+        max_steps=8192,
         event=event,
         throw=False,
     )

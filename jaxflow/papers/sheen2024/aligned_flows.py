@@ -14,18 +14,8 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
+from jaxflow.papers.sheen2024 import frame as frames
 from jaxflow.papers.sheen2024.accumulated import accumulate
-from jaxflow.papers.sheen2024.frame import (
-    Frame,
-    aligned_limit,
-    aligned_start,
-    alignment_error,
-    alignment_frame,
-    lift,
-    margin_normalised,
-    reduced_program,
-    singular_entries,
-)
 from jaxflow.papers.sheen2024.instances import paired_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
@@ -97,7 +87,7 @@ def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
     return data, head, jax.nn.one_hot(index, setting.T, dtype=bool)
 
 
-def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array]:
+def start(setting: Setting, key: Any, frame: frames.Frame) -> tuple[Array, Array, Array]:
     """K(0), Q(0) and V."""
     d = setting.d
     V, _ = linalg.qr(jax.random.normal(subkey(key, "V"), (d, d)))
@@ -107,8 +97,8 @@ def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array
     side = jax.random.bernoulli(subkey(key, "factor that starts at zero"), 0.5, (d,))
     size = setting.omega / jnp.sqrt(d)
     starts = (
-        aligned_start(frame, jnp.where(side, large, 0.0), jnp.where(side, 0.0, large), V),
-        aligned_start(frame, ones, ones, V),
+        frames.aligned_start(frame, jnp.where(side, large, 0.0), jnp.where(side, 0.0, large), V),
+        frames.aligned_start(frame, ones, ones, V),
         tuple(size * jax.random.normal(subkey(key, name), (d, d)) for name in ("K", "Q")),
     )
     K, Q = (jnp.stack(factor)[setting.start] for factor in zip(*starts, strict=True))
@@ -128,7 +118,7 @@ def follow(key: Any, setting: Setting) -> Table:
     - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
     """
     data, head, best = draw(setting, key)
-    frame = alignment_frame(data, best)
+    frame = frames.alignment_frame(data, best)
     K, Q, V = start(setting, key, frame)
     model = FactoredAttention(K, Q, head)
     risk = EmpiricalRisk(data, Exponential())
@@ -142,14 +132,14 @@ def follow(key: Any, setting: Setting) -> Table:
     program = attention_svm(data, best, "nuclear")
     solution = solve(program)
     optimum = solution.certificate.primal_value
-    exact, value = aligned_limit(data, best)
+    exact, value = frames.aligned_limit(data, best)
     # One mapped call for all certificates: see `jaxflow.limits.flow_certificate`.
     points = jnp.stack([W, velocity])
     certificates = jax.vmap(jax.vmap(lambda W, p: certify(program, W, p, "flow")), in_axes=(0, None))(
         points, path.gradients.multipliers
     )
-    small = solve(reduced_program(data, best, frame))
-    lifted, weights, residual = lift(data, best, frame, small.primal, small.dual)
+    small = solve(frames.reduced_program(data, best, frame))
+    lifted, weights, residual = frames.lift(data, best, frame, small.primal, small.dual)
     orthogonal, parallel, paired = (part.slack for part in assumption_4(data, best))
     return Table(
         equal=assumption_2(data, head).slack,
@@ -158,7 +148,7 @@ def follow(key: Any, setting: Setting) -> Table:
         parallel=parallel,
         paired=paired,
         ok=path.result == RESULTS.successful,
-        alignment=jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(models),
+        alignment=jax.vmap(lambda m: frames.alignment_error(frame, m.K, m.Q, V))(models),
         attention=jnp.min(attention, axis=-1),
         weights_excess=certificates.primal_value[0] / optimum - 1.0,
         velocity_excess=certificates.primal_value[1] / optimum - 1.0,
@@ -180,12 +170,12 @@ def another_optimum(key: Any, setting: Setting) -> Table:
     correlation of the two.
     """
     data, _, best = draw(setting, key)
-    exact, value = aligned_limit(data, best)
-    frame = alignment_frame(data, best)
-    sizes = singular_entries(frame, exact)
+    exact, value = frames.aligned_limit(data, best)
+    frame = frames.alignment_frame(data, best)
+    sizes = frames.singular_entries(frame, exact)
     block = jnp.outer(frame.keys[:, 0], frame.queries[:, 1]) + jnp.outer(frame.keys[:, 1], frame.queries[:, 0])
     other = exact + 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * block
-    norm = jnp.sum(linalg.singular_values(margin_normalised(data, best, other)))
+    norm = jnp.sum(linalg.singular_values(frames.margin_normalised(data, best, other)))
     product = jnp.linalg.norm(exact) * jnp.linalg.norm(other)
     return Table(excess=norm / value - 1.0, apart=1.0 - jnp.sum(exact * other) / product)
 

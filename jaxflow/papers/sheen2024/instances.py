@@ -39,8 +39,6 @@ def equal_score_tokens(
 
     **Returns:** the data and v `(d,)`.
     """
-    for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 2)):
-        require(value >= low, name, f"expected at least {low}, got {value}")
     key_tokens, key_queries, key_labels, key_head, key_best, key_spread = jax.random.split(key, 6)
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (n,)), 1.0, -1.0)
     unit_head = _sphere(key_head, d)
@@ -99,7 +97,7 @@ def paired_tokens(
 
     **Returns:** data, head `(d,)`, and the indices `(n,)` of the optimal tokens.
     """
-    require(T >= 3 and T % 2 == 1, "T", f"pairs and one optimal token make an odd number of tokens, got {T}")
+    require(T % 2 == 1, "T", f"pairs and one optimal token make an odd number of tokens, got {T}")
     only_inside = outside is False
     low = max(3, n) if only_inside else max(3, n + 2)
     require(d >= low, "d", f"expected at least {low}, got {d}")

@@ -14,23 +14,18 @@ from jaxtyping import Array, Bool, Float, Key
 from jaxflow._core import RESULTS, Outcome, SelectionStatus, good, linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Budget, LogArcLength, Scores, StationaryPoint, Weights, integrate
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.protocol import SETTLED, STATIONARY, published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 
 MODELS: dict[str, Any] = {"combined": CombinedAttention, "factored": FactoredAttention}
 
-# ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
-STATIONARY = 1e-6
-# Every sequence gives its top token all but this: attention has settled.
-SETTLED = 1e-3
 # The stationary points of small dimension have a finite length before them; the floor lets time pass there.
 FLOOR = 0.03
 
@@ -141,8 +136,7 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Boo
     """The published protocol on the same instance from the same start, at log-spaced steps; the selected tokens."""
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
     risk, model = _instance(kind, size, key)
-    protocol = {**published_protocol(model), "steps": size.steps}
-    path = descend(risk, model, save_at=grid, throw=False, **protocol)
+    path = published_descent(risk, model, steps=size.steps, save_at=grid)
     top = _top(path.final.model.attention(risk.data))
     return jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top
 

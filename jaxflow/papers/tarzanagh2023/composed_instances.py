@@ -16,12 +16,11 @@ from jaxtyping import Array, Bool, Key
 from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
 from jaxflow.data.random import unit_sphere
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.papers.experiment import Mask, Table, mapped
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.protocol import published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
 
@@ -131,8 +130,8 @@ def descents(steps: int, every: int, problem: Table) -> Table:
     """The published protocol on a batch: saved `weights` `(m, d, d)`, columns of `attention_columns` `(n, T)` and
     `log_time` of the last step; whether it went well, `good`."""
     risk, model = risk_of(problem), model_of(problem)
-    protocol = {**published_protocol(model), "learning_rate": LEARNING_RATE, "steps": steps}
-    path = descend(risk, model, save_at=jnp.arange(0, steps + 1, every), throw=False, **protocol)
+    saves = jnp.arange(0, steps + 1, every)
+    path = published_descent(risk, model, steps=steps, learning_rate=LEARNING_RATE, save_at=saves)
     final, saved = path.final, path.saved
     return Table(
         weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]

@@ -29,12 +29,11 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     problems_of,
     risk_of,
 )
+from jaxflow.papers.tarzanagh2023.protocol import STATIONARY
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 
 # The flow's way takes 100 to 400 steps.
 MAX_STEPS = 3000
-# ‖∇L‖/Σ|p| below this is a stationary point, as for figure 7.
-STATIONARY = 1e-6
 # A thousandth of what the shortest steps of descent differ by.
 RTOL = 1e-9
 # "an average correlation exceeding 0.99" (§6), as a bound of 1 − corr that is not to be attained.

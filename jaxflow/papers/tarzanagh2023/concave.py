@@ -18,13 +18,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from jaxflow._core import checked, good, positive_or_one
 from jaxflow.data import TokenData
 from jaxflow.flow import ArcLength, LogTime
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Correlation
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, ConcaveHead
 from jaxflow.papers.experiment import Mask, Part, Statement, Sweep, Table, mapped, stacked
 from jaxflow.papers.tarzanagh2023.mixture import Near, follow_mixture
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.protocol import published_descent
 from jaxflow.risk import EmpiricalRisk
 
 # Thresholds of (9) nearer to 2λ than this, a thousand rounding errors, are compared in rational arithmetic.
@@ -209,7 +208,7 @@ def flow_end(instance: Table) -> Table:
 def descent_end(instance: Table) -> tuple[Array, Array, Array]:
     """Where the published protocol (normalised descent, η = 0.1, 2,000 steps) ends: attention, `good`, weights."""
     risk, model = problem(instance)
-    path = descend(risk, model, throw=False, **published_protocol(model))
+    path = published_descent(risk, model)
     final = path.final.model
     return final.attention(risk.data)[0], jnp.asarray(good(path.result)), final.combined_weights()
 

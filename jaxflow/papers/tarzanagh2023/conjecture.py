@@ -78,15 +78,14 @@ def _descend(steps: int, gap: float, risks: Any, models: Any) -> tuple[Any, Any]
 
 
 def _enumerate(total: int, risks: Any, models: Any) -> dict[str, np.ndarray]:
-    out: dict[str, list[int]] = {name: [] for name in ASSUMPTIONS}
+    rows = []
     for i in range(total):
         risk, model = jax.tree.map(lambda x, i=i: x[i], (risks, models))
         every = enumerate_selections(risk.data, model.head)
         count, unsure = int(every.locally_optimal.sum()), int(jnp.sum(every.status == SelectionStatus.ambiguous))
         statuses = (every.assumption_B1, every.assumption_D, every.all_optimal_support, unique(count, unsure))
-        for name, status in zip(ASSUMPTIONS, statuses, strict=True):
-            out[name].append(int(status))
-    return {name: np.asarray(values) for name, values in out.items()}
+        rows.append([int(status) for status in statuses])
+    return dict(zip(ASSUMPTIONS, np.transpose(rows), strict=True))
 
 
 def unique(count: int, ambiguous: int) -> AssumptionStatus:

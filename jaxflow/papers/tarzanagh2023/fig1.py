@@ -13,13 +13,23 @@ from jaxflow._core import RESULTS, SelectionStatus, good
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, common_rate, fit, register, stacked
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.experiment import (
+    Dataset,
+    Mask,
+    Rate,
+    Statement,
+    Sweep,
+    Table,
+    common_rate,
+    power_laws,
+    register,
+    stacked,
+)
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
@@ -34,16 +44,12 @@ WAYS = {"flow": "the flow", "descent": "the published descent"}
 SEQUENCES = 2
 # Tokens of the larger setting; the smaller one hides the rest, so that one compiled program serves both.
 TOKENS = 5
-SETTLED = 1e-3
-STATIONARY = 1e-6
 # Arc lengths: the distance left falls like 1/length for W. Factors soon are stiff: log t grows like the square.
 LENGTHS = {"combined": 1e3, "factored": 60.0}
 POINTS = 121
 # Lanes of a batch: a wider one waits longer for its slowest member.
 WIDTH = 16
 
-# 1 - corr of a direction that has arrived as far as a finite length lets it.
-ALIGNED = 0.05
 # 1 - corr of directions that agree to rounding falls no further.
 FLOOR = 1e-14
 # W(t) is its length times W^mm plus a bounded rest: 1 - corr falls like the length to the power -2. The rest still
@@ -136,8 +142,7 @@ def _descent(kind: str, steps: int, risks: Any, models: Any) -> Table:
     grid = jnp.asarray(np.unique(np.geomspace(1, steps, 60).astype(int)))
 
     def one(risk: Any, model: Any) -> Table:
-        protocol = {**published_protocol(model), "steps": steps}
-        return _measure(kind, risk, descend(risk, model, save_at=grid, throw=False, **protocol))
+        return _measure(kind, risk, published_descent(risk, model, steps=steps, save_at=grid))
 
     return eqx.filter_vmap(one)(risks, models)
 
@@ -180,15 +185,11 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
 FIGURE1 = Dataset("tarzanagh2023", "fig1", {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS})
 
 
-def exponents(runs: Table) -> np.ndarray:
+def exponents(runs: Table) -> tuple[np.ndarray, np.ndarray]:
     """The power of 1/length by which 1 − corr falls over the last tenfold, and half its interval; NaN at rounding."""
-    found = np.full((len(runs.own), 2), np.nan)
-    for i in np.flatnonzero(runs.reached.any(axis=1)):
-        last = runs.reached[i] & (runs.log_length[i] >= runs.log_length[i][runs.reached[i]].max() - np.log(10.0))
-        above = last & (runs.distances[i] > FLOOR)
-        if above.sum() >= 3:
-            found[i] = fit(-runs.log_length[i][above], np.log(runs.distances[i][above]))
-    return found
+    lengths = np.where(runs.reached, runs.log_length, -np.inf)
+    last = runs.reached & (lengths >= lengths.max(axis=1, keepdims=True) - np.log(10.0))
+    return power_laws(-runs.log_length, runs.distances, last & (runs.distances > FLOOR))
 
 
 def tenfolds(runs: Table) -> np.ndarray:
@@ -214,7 +215,7 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         return runs_of(numbers, setting, kind, way)
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
-        fitted, half = exponents(of(numbers))[decided(of(numbers))].T
+        fitted, half = (one[decided(of(numbers))] for one in exponents(of(numbers)))
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
     towards = Statement[Table](

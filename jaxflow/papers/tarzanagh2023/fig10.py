@@ -15,23 +15,17 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
-from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
-from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.risk import EmpiricalRisk
 
 NAMES = {"flow": "the flow", "descent": "the published descent"}
-
-# Every sequence gives its top token all but this: attention has settled.
-SETTLED = 1e-3
-# ‖∇L‖/Σ|p| below this is a finite stationary point (saturated ends of unit-sphere instances have 1e-2 to 1).
-STATIONARY = 1e-6
 
 
 class Size(NamedTuple):
@@ -73,7 +67,7 @@ def usable(runs: Table) -> Mask:
 Cell = tuple[Size, int, int, int]
 
 
-def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Table:
+def compute(run: Callable[..., Table], keys: Array, cell: Cell) -> Table:
     r"""Where flow or descent ends for one (n, T) and m.
 
     - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
@@ -82,7 +76,7 @@ def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Tabl
     - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
     """
     size, n, T, m = cell
-    return Table(run(size, *_start(size, n, T, keys, jnp.asarray(m))))
+    return run(size, *_start(size, n, T, keys, jnp.asarray(m)))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -103,7 +97,7 @@ def _start(size: Size, n: int, T: int, keys: Any, m: Any) -> Any:
 
 
 @eqx.filter_jit
-def _flow(size: Size, risks: Any, models: Any) -> dict[str, Any]:
+def _flow(size: Size, risks: Any, models: Any) -> Table:
     controller = diffrax.PIDController(rtol=1e-5, atol=1e-7, norm=state_norm)
     # Explicit steps cost about the square of the length: this many are enough for a length of 60.
     drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 20_000)
@@ -117,15 +111,12 @@ def _flow(size: Size, risks: Any, models: Any) -> dict[str, Any]:
 
 
 @eqx.filter_jit
-def _descent(size: Size, risks: Any, models: Any) -> dict[str, Any]:
-    def one(risk: Any, model: Any) -> dict[str, Any]:
-        protocol = {**published_protocol(model), "steps": size.steps}
-        return _measure(risk, descend(risk, model, throw=False, **protocol))
-
-    return eqx.filter_vmap(one)(risks, models)
+def _descent(size: Size, risks: Any, models: Any) -> Table:
+    paths = eqx.filter_vmap(lambda risk, model: published_descent(risk, model, steps=size.steps))(risks, models)
+    return eqx.filter_vmap(_measure)(risks, paths)
 
 
-def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
+def _measure(risk: Any, trajectory: Any) -> Table:
     model, data = trajectory.final.model, risk.data
     attention = model.attention(data)
     top = jnp.max(attention, axis=-1, keepdims=True)
@@ -147,15 +138,15 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
     if trajectory.saved is not None:
         point = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, trajectory.saved)
         halfway, halfway_log_time = misalignment(point), point.log_time
-    return {
-        "halfway": halfway,
-        "halfway_log_time": halfway_log_time,
-        "misalignment": misalignment(trajectory.final),
-        "floor": jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
-        "rank": jnp.where(solved, rank, -1),
-        "settled": jnp.all(top >= 1.0 - SETTLED),
-        "log_time": trajectory.final.log_time,
-    }
+    return Table(
+        halfway=halfway,
+        halfway_log_time=halfway_log_time,
+        misalignment=misalignment(trajectory.final),
+        floor=jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
+        rank=jnp.where(solved, rank, -1),
+        settled=jnp.all(top >= 1.0 - SETTLED),
+        log_time=trajectory.final.log_time,
+    )
 
 
 # `grid`: the pairs (n, T), `shapes` `(s, 2)`, and the numbers m of `columns` `(k,)`.
@@ -182,8 +173,6 @@ FIGURE10 = Dataset(
     },
 )
 
-# Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
-ALIGNED = 0.05
 # Rounding of a difference of numbers of order one.
 ROUNDING = 1e-9
 

@@ -8,17 +8,7 @@ import numpy as np
 
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register, stacked
-from jaxflow.papers.tarzanagh2023.concave import (
-    NAMES,
-    draw_batch,
-    draw_conditions,
-    notes_of,
-    parts,
-    pearson,
-    reaches,
-    selected,
-    support_sizes,
-)
+from jaxflow.papers.tarzanagh2023 import concave
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 TAUS = (3, 5, 7, 9)
@@ -37,7 +27,7 @@ def counted(numbers: Table, who: str) -> tuple[np.ndarray, Any]:
     if who == "exact":
         return numbers.exact.size, True
     ends = getattr(numbers, who)
-    return selected(ends), ends.good
+    return concave.selected(ends), ends.good
 
 
 def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
@@ -50,8 +40,8 @@ def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
 def _batches(scale: str, key: Any) -> Iterator[Table]:
     trials, _, _ = SIZES[scale]
     for tau, (key_condition, key_rest, _) in _keys(scale, key):
-        scores, lam, _ = draw_conditions(tau, T, D, jax.random.split(key_condition, trials))
-        yield draw_batch(T, D, jax.random.split(key_rest, trials), lam, scores)
+        scores, lam, _ = concave.draw_conditions(tau, T, D, jax.random.split(key_condition, trials))
+        yield concave.draw_batch(T, D, jax.random.split(key_rest, trials), lam, scores)
 
 
 def _exact(scale: str, key: Any) -> Table:
@@ -59,8 +49,8 @@ def _exact(scale: str, key: Any) -> Table:
     and how many heads were drawn before one left an interval for λ, `draws`, `(c, m)` each."""
     (_, count, _), rows = SIZES[scale], []
     for tau, (_, _, key_exact) in _keys(scale, key):
-        scores, lam, draws = draw_conditions(tau, T, D, jax.random.split(key_exact, count))
-        sizes, near = support_sizes(np.asarray(scores)[:, :T], np.asarray(lam))
+        scores, lam, draws = concave.draw_conditions(tau, T, D, jax.random.split(key_exact, count))
+        sizes, near = concave.support_sizes(np.asarray(scores)[:, :T], np.asarray(lam))
         rows.append(Table(tau=np.asarray(tau), size=sizes, near_tie=near, draws=np.asarray(draws)))
     return stacked(rows)
 
@@ -70,7 +60,9 @@ def _draw_from(seed: int) -> Any:
 
 
 # Heads and λ that satisfy (8), n = 1, T = d = 10: heads are drawn until τ·gap_τ/2 > gap_1, and λ uniformly between.
-FIGURE12 = Dataset("tarzanagh2023", "fig12", {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)})
+FIGURE12 = Dataset(
+    "tarzanagh2023", "fig12", {**concave.parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)}
+)
 
 
 def _between(source: str, who: str, name: str) -> Statement[Table]:
@@ -89,7 +81,7 @@ def _correlations(numbers: Table) -> tuple[float, float, float]:
     """Of τ and number, of λ and number, of τ and λ."""
     lam, size = numbers.targets.lam.ravel(), numbers.targets.size.ravel()
     tau = np.broadcast_to(taus(numbers), numbers.targets.size.shape).ravel()
-    return pearson(tau, size), pearson(lam, size), pearson(tau, lam)
+    return concave.pearson(tau, size), concave.pearson(lam, size), concave.pearson(tau, lam)
 
 
 TOGETHER = Statement[Table](
@@ -113,7 +105,7 @@ def _notes(numbers: Table) -> list[str]:
         "it is at least that (equal for equal entries only), so the chain of implications breaks there. The lemma is "
         "true all the same: in the order of the scores token j has weight in s* exactly where the sum of "
         "m gap_m over m < j is below 2λ.",
-        *notes_of(numbers),
+        *concave.notes_of(numbers),
     ]
 
 
@@ -124,7 +116,7 @@ def draw_token_histograms(numbers: Table) -> Any:
     """(a) λ and (b) the number of selected tokens, for each τ of condition (8); (c) how that number is distributed."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
     taus, exact = numbers.exact.tau, numbers.exact.size
-    flow, descent = selected(numbers.flow), selected(numbers.descent)
+    flow, descent = concave.selected(numbers.flow), concave.selected(numbers.descent)
     axes[0].boxplot(list(numbers.targets.lam), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
     dress(axes[0], r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", y=r"$\lambda$")
     axes[1].plot(taus, taus, "--", color=COLORS["faint"], label=r"bounds of Lemma 6: 2 and $\tau$")
@@ -157,9 +149,9 @@ register(
     title="Lemma 6: between two and τ selected tokens",
     statements=[
         _between("Lemma 6", "exact", "the exact target"),
-        *(_between(f"Figure 12(c), {way}", way, name) for way, name in NAMES.items()),
+        *(_between(f"Figure 12(c), {way}", way, name) for way, name in concave.NAMES.items()),
         TOGETHER,
-        reaches("(9), Figure 12"),
+        concave.reaches("(9), Figure 12"),
     ],
     notes=_notes,
     draw=draw_token_histograms,

@@ -19,12 +19,11 @@ from jaxflow.papers.tarzanagh2023.bias_runs import (
     rates,
     runs_of,
 )
-from jaxflow.plots import COLORS, SYMBOLS, new_figure
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED
+from jaxflow.plots.style import COLORS, ROUNDING, SYMBOLS, new_figure
 
 # 1 − corr below this is a correlation of 1 to ten digits, past every rate that matters.
 REACHED = 1e-10
-# On its way, and as near as a finite length lets it: as in figures 1 and 10.
-ALIGNED = 0.05
 # A share of attention that differs from 1 by less than this is 1 to rounding of the sum over T tokens.
 PROBABILITY_ONE = 1e-12
 
@@ -95,10 +94,6 @@ def _notes(numbers: Table) -> list[str]:
             f"the tokens of {np.sum(directions & runs.agrees)} of these."
         )
     return [*notes, RIDGE_NOTE]
-
-
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
 
 
 def draw_convergence(numbers: Table) -> Any:

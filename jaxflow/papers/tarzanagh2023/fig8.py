@@ -9,7 +9,7 @@ from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Mask, Statement, Table, median, register
 from jaxflow.papers.tarzanagh2023.composed_instances import fates_in_words, kept, several
 from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, FLOW_ALIKE, FLOW_LIMIT, LIMIT, flow_ends
-from jaxflow.plots import CURVES, new_figure, new_grid
+from jaxflow.plots.style import CURVES, ROUNDING, new_figure, new_grid
 
 # "For d >= 8 or Γ <= 1e-9" (App. F).
 LARGE_D = 8
@@ -17,8 +17,6 @@ LARGE_D = 8
 RANGE = (-17.0, -13.0)
 # Differences of means, and rank correlations, count beyond this many standard errors.
 ERRORS = 2.0
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
 
 
 def mean_error(values: np.ndarray) -> tuple[float, float]:

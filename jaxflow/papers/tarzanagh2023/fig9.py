@@ -11,19 +11,8 @@ from scipy.special import softmax
 
 from jaxflow.papers.drawing import dress, row_means, shade
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, common_rate, register
-from jaxflow.papers.tarzanagh2023.concave import (
-    SELECTED,
-    STRETCH,
-    draw_batch,
-    flows,
-    kept,
-    notes_of,
-    parts,
-    pearson,
-    reaches,
-    selected,
-)
-from jaxflow.plots import COLORS, new_figure
+from jaxflow.papers.tarzanagh2023 import concave
+from jaxflow.plots.style import COLORS, ROUNDING, new_figure
 
 # "Consistently above 0.95", §6.1.
 CORRELATION = 0.95
@@ -72,7 +61,7 @@ def _batches(scale: str, key: Any) -> Iterator[Table]:
     trials, lambdas = SIZES[scale]
     keys = jax.random.split(key, trials)
     for lam in lambdas:
-        yield draw_batch(T, D, keys, jnp.full(trials, lam))
+        yield concave.draw_batch(T, D, keys, jnp.full(trials, lam))
 
 
 def _key_of(seed: int) -> Any:
@@ -83,10 +72,10 @@ def _key_of(seed: int) -> Any:
 FIGURE9 = Dataset(
     "tarzanagh2023",
     "fig9",
-    parts(_batches, _key_of)
+    concave.parts(_batches, _key_of)
     | {
         "flow": Part(
-            lambda keys, lam: flows(draw_batch(T, D, keys, jnp.full(len(keys), lam))),
+            lambda keys, lam: concave.flows(concave.draw_batch(T, D, keys, jnp.full(len(keys), lam))),
             lambda scale: {f"λ = {lam}": lam for lam in SIZES[scale][1]},
             lambda scale: SIZES[scale][0],
             block=100,
@@ -113,7 +102,7 @@ ONE_AT_ZERO = Statement[Table](
     source="Figure 9(a)",
     says="When λ = 0, the head is linear, resulting in the selection of only one token per input.",
     inside=lambda n: n.targets.lam == 0,
-    residual=lambda n: np.where(n.flow.good, selected(n.flow) != 1, np.nan),
+    residual=lambda n: np.where(n.flow.good, concave.selected(n.flow) != 1, np.nan),
 )
 
 ALL_TOKENS = (
@@ -131,8 +120,8 @@ def _equal_weights(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
 SURVIVORS_TAKE_ALL = Statement[Table](
     source="Figure 9(a), survivors",
     says=ALL_TOKENS,
-    inside=lambda n: beyond(n) & kept(n.descent),
-    residual=lambda n: selected(n.descent) < width(n),
+    inside=lambda n: beyond(n) & concave.kept(n.descent),
+    residual=lambda n: concave.selected(n.descent) < width(n),
 )
 
 TARGETS_TAKE_ALL = Statement[Table](
@@ -157,7 +146,7 @@ def descent_predicted(tokens: np.ndarray, query: np.ndarray, v: np.ndarray, lam:
         gradient = np.outer(tokens.T @ (s * (slope - s @ slope)), query)
         W = W - RATE * gradient / (np.linalg.norm(gradient) + np.finfo(float).eps)
     s = softmax(tokens @ W @ query)
-    on = s > SELECTED
+    on = s > concave.SELECTED
     finite = np.log(np.where(on, s, 1.0))
     logits = [np.where(on, finite - np.mean(finite[on]), 0.0), on - np.mean(on)]
     # The best of all W^fin + γ W^mm, γ >= 0, up to their length, is the point of their cone that is nearest to W.
@@ -168,7 +157,7 @@ def descent_predicted(tokens: np.ndarray, query: np.ndarray, v: np.ndarray, lam:
 def _predicted_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     trials, lambdas = SIZES[draw.scale]
     key = jax.random.split(draw.key("descent"), trials)[at[1]]
-    one = jax.tree.map(lambda x: np.asarray(x)[0], draw_batch(T, D, key[None], jnp.full(1, lambdas[at[0]])))
+    one = jax.tree.map(lambda x: np.asarray(x)[0], concave.draw_batch(T, D, key[None], jnp.full(1, lambdas[at[0]])))
     return CORRELATION - descent_predicted(one.tokens, one.query, one.v, lambdas[at[0]], one.start)
 
 
@@ -178,7 +167,7 @@ def _predicted(who: str) -> Statement[Table]:
     return Statement(
         source=f"Figure 9(b), {who if who == 'survivors' else 'all instances'}",
         says="The SVM-equivalence demonstrates a strong correlation with the GD solution (consistently above 0.95).",
-        inside=lambda n: kept(n.descent) | (who != "survivors"),
+        inside=lambda n: concave.kept(n.descent) | (who != "survivors"),
         residual=lambda n: np.where(n.descent.solved, CORRELATION - n.descent.combined, np.nan),
         again=Again("descent in NumPy and NNLS of SciPy", _predicted_again, 1e-5),
     )
@@ -187,9 +176,9 @@ def _predicted(who: str) -> Statement[Table]:
 def _slopes(numbers: Table) -> tuple[float, float]:
     """The correlation of the number of tokens with 1 − corr(W, W^SVMeq): over survivors, then over flows."""
     descent, flow = numbers.descent, numbers.flow
-    used, followed = kept(descent) & descent.solved, flow.good & flow.solved
-    slope = pearson(selected(descent)[used], 1.0 - descent.combined[used])
-    flow_slope = pearson(numbers.targets.size[followed], 1.0 - flow.combined[followed])
+    used, followed = concave.kept(descent) & descent.solved, flow.good & flow.solved
+    slope = concave.pearson(concave.selected(descent)[used], 1.0 - descent.combined[used])
+    flow_slope = concave.pearson(numbers.targets.size[followed], 1.0 - flow.combined[followed])
     return slope, flow_slope
 
 
@@ -197,7 +186,7 @@ LESS_PREDICTED = Statement[Table](
     source="Figure 9(b, c)",
     says="Selecting more tokens (aligned with larger λ values) leads to reduced predictivity.",
     # Of two runs and more there is one correlation.
-    inside=lambda n: np.array([np.sum(kept(n.descent) & n.descent.solved) > 1]),
+    inside=lambda n: np.array([np.sum(concave.kept(n.descent) & n.descent.solved) > 1]),
     residual=lambda n: np.array([not _slopes(n)[0] > 0]),
     found=lambda n, known: "correlation {:.2f} over survivors of descent, {:.2f} over flows".format(*_slopes(n)),
 )
@@ -213,7 +202,7 @@ def _exponents(numbers: Table) -> np.ndarray:
     """By which power of 1/t 1 − corr falls, in units of 2k/T, where neither end is at the floor."""
     early, late = motion(numbers)[directed(numbers)].T
     share = numbers.targets.size[directed(numbers)] / width(numbers)
-    rate = -np.log(np.maximum(late, ALONG) / np.maximum(early, ALONG)) / STRETCH / (2.0 * share)
+    rate = -np.log(np.maximum(late, ALONG) / np.maximum(early, ALONG)) / concave.STRETCH / (2.0 * share)
     return rate[(late > 10 * ALONG) & (early > 10 * ALONG)]
 
 
@@ -226,8 +215,6 @@ DIRECTION = Statement[Table](
     rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
 )
 
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
@@ -242,9 +229,9 @@ def draw_token_counts(numbers: Table) -> Any:
     both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow, "o--", FLOW))
     share = axis.twinx()
     for name, ends, line, color in both:
-        mean = row_means(selected(ends), kept(ends))
+        mean = row_means(concave.selected(ends), concave.kept(ends))
         axis.plot(x, mean, line, color=color, markersize=4, label=f"{name}, survivors")
-        share.plot(x, kept(ends).mean(axis=1), ":", color=color, linewidth=1.2)
+        share.plot(x, concave.kept(ends).mean(axis=1), ":", color=color, linewidth=1.2)
     share.spines["top"].set_visible(False)
     dress(share, y="share kept by the filter (dotted)", ylim=(0, 1.05))
     labels = (r"$\lambda$", "number of selected tokens")
@@ -253,7 +240,7 @@ def draw_token_counts(numbers: Table) -> Any:
     _draw_fit(axes[1], numbers, x, numbers.targets.lam, numbers.targets.lam)
     dress(axes[1], r"(b) predictivity against $\lambda$", r"$\lambda$")
     counts = np.arange(1, most + 1)
-    _draw_fit(axes[2], numbers, counts, size, selected(numbers.descent))
+    _draw_fit(axes[2], numbers, counts, size, concave.selected(numbers.descent))
     dress(axes[2], "(c) predictivity against their number", "number of selected tokens", xticks=counts)
     # Room for the legend above the curves.
     low, high = axes[1].get_ylim()
@@ -267,7 +254,7 @@ def _draw_fit(axis: Any, numbers: Table, x: np.ndarray, of_flow: np.ndarray, of_
     flow, descent = numbers.flow, numbers.descent
     for ends, inside, group, color, name in (
         (flow, flow.good, of_flow, FLOW, "flow, all"),
-        (descent, kept(descent), of_descent, DESCENT, "descent, survivors"),
+        (descent, concave.kept(descent), of_descent, DESCENT, "descent, survivors"),
     ):
         pairs = ((ends.combined, "-", r"W^{SVMeq}"), (ends.direction, ":", r"W^{mm}"))
         for correlation, line, symbol in pairs:
@@ -290,9 +277,9 @@ register(
         _predicted("survivors"),
         _predicted("instances"),
         LESS_PREDICTED,
-        reaches("(9), Figure 9"),
+        concave.reaches("(9), Figure 9"),
         DIRECTION,
     ],
-    notes=notes_of,
+    notes=concave.notes_of,
     draw=draw_token_counts,
 )

@@ -78,7 +78,7 @@ def solve_all(keys: Array, cell: Cell) -> Table:
     """
     # Zeros up to one width let one compiled solver serve every d.
     norm, *sizes = cell
-    return Table(**_solve_all(norm, *_draw_all(*sizes, keys)))
+    return _solve_all(norm, *_draw_all(*sizes, keys))
 
 
 @mapped(static=4)
@@ -91,7 +91,7 @@ def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> tuple[Any, Any, 
 
 
 @mapped(static=1)
-def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> dict[str, Any]:
+def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> Table:
     data = TokenData(tokens, queries, labels)
     scores = token_scores(data, head)
     solution = solve(attention_svm(data, optimal_tokens(scores, data.visible), norm))
@@ -104,12 +104,12 @@ def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
     basis, _ = linalg.qr(queries.T)
     outside = weights - (weights @ basis) @ basis.T
     total = jnp.linalg.norm(weights)
-    return {
-        "result": solution.result.value,
-        "rank": jnp.where(solved, published, -1),
-        "relative_rank": jnp.where(solved, rank, -1),
-        "outside": jnp.linalg.norm(outside) / positive_or_one(total),
-    }
+    return Table(
+        result=solution.result.value,
+        rank=jnp.where(solved, published, -1),
+        relative_rank=jnp.where(solved, rank, -1),
+        outside=jnp.linalg.norm(outside) / positive_or_one(total),
+    )
 
 
 def _dataset(name: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:

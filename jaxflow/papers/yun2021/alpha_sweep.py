@@ -10,7 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, fit, register
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, power_laws, register
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -106,8 +106,7 @@ def _slowest(numbers: Table, known: np.ndarray) -> Rate | None:
     """L = 2 approaches the l1 norm like a power of log(1/α)."""
     small = numbers.curves.alphas[0, 0] <= SMALL
     x = np.log(np.log(1.0 / numbers.curves.alphas[0, 0, small]))
-    fits = [fit(x, np.log(np.maximum(one, np.finfo(float).tiny))) for one in numbers.curves.l1[0][:, small]]
-    slopes, halves = np.transpose(fits)
+    slopes, halves = power_laws(x, np.maximum(numbers.curves.l1[0][:, small], np.finfo(float).tiny))
     return Rate(-slopes.mean(), halves.max(), None, law="excess of the l1 norm at L = 2 against log(1/α)")
 
 

@@ -10,7 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register
+from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register, stacked
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
 from jaxflow.papers.yun2021.flows import direction_distance, far_out
 from jaxflow.plots import CURVES, new_figure
@@ -29,25 +29,23 @@ def sweep(scale: str, key: Any) -> Table:
     direction `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the
     `size` $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs, `l2`, `dft`, `filtered` `(d,)`."""
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jnp.ones(())
-    found: list[dict[str, Any]] = []
-    for length in LENGTHS[scale]:
-        found.append(jax.device_get(jax.jit(_end, static_argnums=0)(length, x, y, subkey(key, "start"))))
+    end = jax.jit(_end, static_argnums=0)
+    ends = stacked(end(length, x, y, subkey(key, "start")) for length in LENGTHS[scale])
     fourier = max_margin(x[None], y[None], "l1", "dft")
     filtered, correlation = filtered_direction(x, y)
     aims = {"l2": x, "dft": fourier.coefficients(solve(fourier).primal), "filtered": filtered}
     units = {name: np.asarray(aim) / np.linalg.norm(np.asarray(aim)) for name, aim in aims.items()}
-    ends = jax.tree.map(lambda *column: np.stack(column), *found)
-    return Table(units | ends, correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
+    return Table(units | ends.named, correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
 
 
-def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:
+def _end(length: int, x: Any, y: Any, key: Any) -> Table:
     data = LinearData(x[None], y[None])
     start = LinearConvolutionalNetwork.init(key, data, sizes=(length,), scheme="zero_last")
     predicted = direction_limit(start, x, y)
     beta = far_out(start, x, y, FAR).final.model.linear_coefficients()
     size = jnp.linalg.norm(beta)
     error = direction_distance(beta, predicted.coefficients)
-    return {"beta": beta / size, "error": error, "rate": predicted.rate, "size": jnp.log(size)}
+    return Table(beta=beta / size, error=error, rate=predicted.rate, size=jnp.log(size))
 
 
 # `limits`: of 2-layer convolutional networks on one data point, d = 8.

@@ -1,11 +1,10 @@
 """Risks, random data and distances of §2.1, and where the flow of a regression ends."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
@@ -14,6 +13,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import LinearStaged
 from jaxflow.losses import Exponential, Squared
 from jaxflow.models import Decomposition
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
@@ -28,15 +28,6 @@ GAP = 1e-8
 DIRECTIONS = diffrax.PIDController(rtol=1e-9, atol=1e-11, pcoeff=0.3, icoeff=0.4, norm=state_norm)
 
 
-class End(NamedTuple):
-    """Where the flow of a regression ends: β, the relative `residual` of the outputs, whether it got there, `ok`."""
-
-    beta: Float[Any, " d"]
-    residual: Float[Any, ""]
-    ok: Bool[Any, ""]
-    steps: Int[Any, ""]
-
-
 def regression(X: Any, y: Any) -> EmpiricalRisk:
     """The summed squared loss of §2.1."""
     return EmpiricalRisk(LinearData(X, y), Squared(), reduction="sum")
@@ -47,13 +38,13 @@ def classification(X: Any, y: Any) -> EmpiricalRisk:
     return EmpiricalRisk(LinearData(X, y), Exponential(), reduction="sum")
 
 
-def flow_end(risk: EmpiricalRisk, model: Any, coordinates: Any = None, rtol: float = 1e-9) -> End:
-    """Where the flow of a regression ends."""
+def flow_end(risk: EmpiricalRisk, model: Any, coordinates: Any = None, rtol: float = 1e-9) -> Table:
+    """Where the flow of a regression ends: β, the relative `residual` of the outputs, whether it got there, `ok`."""
     path = LinearStaged(coordinates=coordinates, rtol=rtol).follow(risk, model, MAX_STEPS, GAP)
     data: Any = risk.data
     beta = path.final.model.linear_coefficients()
     miss = jnp.max(jnp.abs(data.inputs @ beta - data.targets)) / jnp.max(jnp.abs(data.targets))
-    return End(beta, miss, good(path.result) & (miss <= 1e-12), path.stats["num_steps"])
+    return Table(beta=beta, residual=miss, ok=good(path.result) & (miss <= 1e-12))
 
 
 def far_out(start: Any, x: Any, y: Any, until: float, save_at: Any = None) -> Any:

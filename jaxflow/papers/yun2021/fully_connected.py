@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DeepLinearNetwork
-from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, fit, register
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, power_laws, register
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start
@@ -99,16 +99,7 @@ def loss_vanishes(row: int) -> Statement[Table]:
 
 
 def _done(numbers: Table, row: int) -> np.ndarray:
-    return np.all(numbers.approaches.followed[row], axis=-1, keepdims=True)[:, 0]
-
-
-def _fits(numbers: Table, row: int) -> np.ndarray:
-    """Exponents of the errors in α with their half widths, `(fits, 2)`; the largest scale is left out of long ones."""
-    found = numbers.approaches
-    kept = _done(numbers, row) & (np.min(found.error[row], axis=1) > ROUNDING)
-    count = max(3, found.alphas.shape[-1] - 1)
-    pairs = zip(found.alphas[row][kept], found.error[row][kept], strict=True)
-    return np.asarray([fit(np.log(a[-count:]), np.log(e[-count:])) for a, e in pairs]).reshape(-1, 2)
+    return np.all(numbers.approaches.followed[row], axis=-1)
 
 
 def small_scale(row: int) -> Statement[Table]:
@@ -122,10 +113,14 @@ def small_scale(row: int) -> Statement[Table]:
         return np.where(_done(numbers, row), (error if exact else np.diff(error, axis=1)).max(axis=1), np.nan)
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        fits = _fits(numbers, row)
-        if not len(fits):
+        found = numbers.approaches
+        kept = _done(numbers, row) & (np.min(found.error[row], axis=1) > ROUNDING)
+        if not kept.any():
             return None
-        return Rate(float(fits[:, 0].mean()), float(fits[:, 1].max()), None, law="error against α")
+        # The largest of many scales is left out.
+        count = max(3, found.alphas.shape[-1] - 1)
+        slopes, halves = power_laws(np.log(found.alphas[row][kept][:, -count:]), found.error[row][kept][:, -count:])
+        return Rate(float(slopes.mean()), float(halves.max()), None, law="error against α")
 
     return Statement(
         source="Theorem 6",

@@ -22,7 +22,6 @@ from jaxflow.models import (
 )
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.papers.independent import RTOL
-from jaxflow.papers.yun2021 import flows
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, random_decomposition, regression
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit, interpolation_program
@@ -109,7 +108,7 @@ def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> 
     return _compare(flow_end(regression(X, y), start), product.reshape(-1), closed)
 
 
-def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> Table:
+def _compare(end: Table, beta: Any, closed: Any, printed: Any = jnp.nan) -> Table:
     """A flow's limit point: relative distance `error` from the closed form, `printed`: from that of Corollary 6 as it
     is printed (NaN for the others); whether both are known, `ok`.
     """

@@ -90,15 +90,7 @@ def classify(key: Any, setting: None) -> Table:
     start = DiagonalLinearNetwork((first, 2.0 * aim / first))
     gap = layer_gap(start.layers)
     rate = classification_rate(gap, jnp.eye(D), 1.0 / jnp.linalg.norm(aim), 2)
-    losses, ok = _losses(risk, start, jnp.asarray(TIMES))
-    loss = risk(start)
-    return Table(
-        corrected=jnp.max(losses / algebraic_bound(loss, rate, jnp.asarray(TIMES))),
-        printed=jnp.max(losses / printed_bound(loss, rate, jnp.asarray(TIMES))),
-        start=loss,
-        gap=gap,
-        ok=ok,
-    )
+    return _held(risk, start, gap, rate, jnp.asarray(TIMES))
 
 
 def regress(key: Any, network: str) -> Table:
@@ -135,17 +127,8 @@ def datum(key: Any, setting: None) -> Table:
     gap = jnp.min((found.left.T @ first) ** 2 - (found.right.T @ second) ** 2)
     rate = classification_rate(gap, found.values[:, None], jnp.ones(()), 2)
     times = jnp.asarray(NEAR) / rate
-    losses, ok = _losses(risk, start, times)
-    loss = risk(start)
-    return Table(
-        corrected=jnp.max(losses / algebraic_bound(loss, rate, times)),
-        printed=jnp.max(losses / printed_bound(loss, rate, times)),
-        start=loss,
-        gap=gap,
-        ok=ok,
-        layers=jnp.stack([first, second]),
-        matrix=y * tensor.at(x),
-    )
+    held = _held(risk, start, gap, rate, times)
+    return Table(held.named, layers=jnp.stack([first, second]), matrix=y * tensor.at(x))
 
 
 def stuck(key: Any, setting: None) -> Table:
@@ -158,6 +141,18 @@ def stuck(key: Any, setting: None) -> Table:
     start = DiagonalLinearNetwork((first, -y * jnp.sign(x) * first))
     losses, ok = _losses(classification(x[None], y[None]), start, jnp.asarray(TIMES))
     return Table(loss=losses[-1], gap=layer_gap(start.layers), ok=ok)
+
+
+def _held(risk: Any, start: Any, gap: Any, rate: Any, times: Any) -> Table:
+    """Columns of `classify`."""
+    (losses, ok), loss = _losses(risk, start, times), risk(start)
+    return Table(
+        corrected=jnp.max(losses / algebraic_bound(loss, rate, times)),
+        printed=jnp.max(losses / printed_bound(loss, rate, times)),
+        start=loss,
+        gap=gap,
+        ok=ok,
+    )
 
 
 def _losses(risk: Any, start: Any, times: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from jaxflow.flow import LogArcLength, integrate
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, fit, register
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.flows import classification, separable
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -76,17 +76,6 @@ PUSHES = Dataset(
 )
 
 
-def _exponents(paths: Table, row: int, known: np.ndarray) -> np.ndarray:
-    """Of 1 − cos in ‖β‖, where it is neither early, nor rounding, nor near the end, to which it is compared, and half
-    their intervals `(b, 2)`."""
-    found = [
-        fit(size[use], np.log(one[use]))
-        for one, size in zip(paths.drift[row][known], paths.sizes[row][known], strict=True)
-        if (use := (one > 1e-14) & (size > 2.0) & (one < 0.3) & (size < size[-1] - 2.0)).sum() >= 5
-    ]
-    return np.asarray(found).reshape(-1, 2)
-
-
 def converges(row: int) -> Statement[Table]:
     """Closer to the end at three quarters of the path than at half of it; one that turns away may come back, unless
     it turns by a right angle."""
@@ -96,7 +85,10 @@ def converges(row: int) -> Statement[Table]:
         return np.where(numbers.paths.ok[row], drift[:, (3 * SAVES) // 4] - drift[:, SAVES // 2], np.nan)
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        fitted, half = _exponents(numbers.paths, row, known).T
+        drift, sizes = numbers.paths.drift[row][known], numbers.paths.sizes[row][known]
+        # Neither early, nor rounding, nor near the end, to which they are compared.
+        use = (drift > 1e-14) & (sizes > 2.0) & (drift < 0.3) & (sizes < sizes[:, -1:] - 2.0)
+        fitted, half = power_laws(sizes, drift, use, least=5)
         return common_rate(-fitted, None, half=half, law="1 − cos against ‖β‖")
 
     return Statement(

@@ -12,7 +12,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.limits.linear_method import Interpolated
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
-from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, fit, register
+from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.flows import direction_distance, distance, far_out, regression
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
@@ -242,13 +242,10 @@ def decays(row: int, product: bool) -> Statement[Table]:
     """How what is left of the second singular component falls with ‖β‖: in ρ, the `product`, or in β."""
     share = 1.0 if product else 0.5
 
-    def exponents(numbers: Table) -> np.ndarray:
-        turns, found = numbers.turns, []
-        errors = turns.second[row] if product else turns.errors[row][:, :, 2]
-        for error, sizes in zip(errors, turns.sizes[row], strict=True):
-            use = (error < 1e-2) & (error > 1e-9) & np.isfinite(sizes)
-            found.append(fit(sizes[use], np.log(error[use])) if use.sum() >= 5 else (np.nan, np.nan))
-        return np.asarray(found).reshape(-1, 2).T
+    def exponents(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
+        turns = numbers.turns
+        errors, sizes = turns.second[row] if product else turns.errors[row][:, :, 2], turns.sizes[row]
+        return power_laws(sizes, errors, (errors < 1e-2) & (errors > 1e-9) & np.isfinite(sizes), least=5)
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         aims = -share * np.asarray(numbers.turns.rate[row])

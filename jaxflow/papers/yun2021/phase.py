@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import Dataset, Rate, Statement, Sweep, Table, common_rate, fit, register
+from jaxflow.papers.experiment import Dataset, Rate, Statement, Sweep, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
 from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
@@ -76,11 +76,9 @@ def _residual(numbers: Table) -> np.ndarray:
 
 def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """How the distances fall with log(1/loss) between 1e-5 and 1e-100; none where they are rounding."""
-    exponents = []
-    for errors in numbers.diagram.error.reshape(-1, LOG_LOSSES.size):
-        use = (LOG_LOSSES <= np.log(1e-5)) & (errors > 1e-12)
-        exponents.append(fit(-np.log(-LOG_LOSSES[use]), np.log(errors[use])))
-    fitted, half = np.asarray(exponents).T
+    late = LOG_LOSSES <= np.log(1e-5)
+    errors = numbers.diagram.error.reshape(-1, LOG_LOSSES.size)[:, late]
+    fitted, half = power_laws(-np.log(-LOG_LOSSES[late]), errors, errors > 1e-12)
     return common_rate(fitted, None, half=half, law="distance of directions against log(1/loss)")
 
 

@@ -16,8 +16,8 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
 from jaxflow.papers.independent import best_rows, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.follow import converges, follow_all, has_program
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded, unit_tokens
 from jaxflow.risk import EmpiricalRisk
 
 # Flows of two cells fill one batch of 32 at the quick size.
@@ -39,14 +39,14 @@ def solved(support: Table) -> Mask:
     return support.result == ProgramResult.optimal.value
 
 
-def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
+def _instances(scale: str, key: Any) -> list[tuple[draws.Instance, Array]]:
     return [_separating(*sizes, keys_of(key, 1000 + k, TRIALS[scale])) for k, sizes in enumerate(SEPARATING)]
 
 
 def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
     """Unit tokens, queries and head. One program for all d: coordinates beyond d are zero."""
     key_tokens, key_queries, key_head, *_ = jax.random.split(key, 5)
-    unit = partial(unit_tokens, DIMENSIONS[-1], d)
+    unit = partial(draws.unit_tokens, DIMENSIONS[-1], d)
     return TokenData(unit(key_tokens, N, T), unit(key_queries, N), jnp.ones(N)), unit(key_head)
 
 
@@ -75,13 +75,11 @@ def _support(key: Array, d: Any) -> Table:
 
 
 @mapped(static=3)
-def _separating(n: int, T: int, d: int, key: Array) -> tuple[Instance, Array]:
+def _separating(n: int, T: int, d: int, key: Array) -> tuple[draws.Instance, Array]:
     data, head = random_tokens(key, n, T, d)
-    given = instance(data, head)
-    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(given.start, head)).gradient
-    logits = jnp.einsum("ntd,de,ne->nt", data.tokens, gradient.W, data.queries)
-    best = jnp.sum(jnp.where(given.target, logits, 0.0), axis=-1, keepdims=True)
-    return padded(given), jnp.all(given.target | (logits > best))
+    given = draws.instance(data, head)
+    margins = draws.margins_of(data, given.target, -draws.gradient_of(data, head, given.start))
+    return draws.padded(given), jnp.min(margins) > 0
 
 
 KEY = checksum_key("assumptions")

@@ -106,12 +106,12 @@ def _programs(key: Array) -> Any:
 def _locals(scale: str, key: Any) -> Table:
     trials = TRIALS[scale]
     data, head, programs = _programs(jax.random.split(key, trials))
-    local = np.asarray(programs["status"]) == SelectionStatus.local.value
+    local = np.asarray(programs.status) == SelectionStatus.local.value
     # The first in a random order; an instance without one is outside.
     order = np.asarray(jax.random.uniform(jax.random.fold_in(key, 1), local.shape))
     pick, rows = np.where(local, order, -1.0).argmax(axis=1), np.arange(trials)
     chosen = jnp.asarray(choices_of_tokens(N, T)[pick])
-    W, support = programs["weights"][rows, pick], programs["support"][rows, pick]
+    W, support = programs.weights[rows, pick], programs.support[rows, pick]
     found = _local(jax.random.split(jax.random.fold_in(key, 2), trials), data, head, chosen, W, support)
     # Both R are finite, or neither is asked.
     inside = local.any(axis=1) & np.isfinite(found.bound).all(axis=0)

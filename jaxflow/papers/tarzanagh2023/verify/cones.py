@@ -3,14 +3,20 @@ r"""Lemma 5 (Lemma 16): $W^{mm}_\alpha\in\mathrm{cone}_\varepsilon(\alpha)$ for 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
+from jaxflow.data import TokenData
 from jaxflow.margin import ProgramResult
+from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, joined, keys_of, register
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, T, all_choices, random_instance
+from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, masks, programs_of, random_instance
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
 
 X = TypeVar("X")
 
@@ -41,35 +47,42 @@ def compute(scale: str, key: Any) -> Table:
 
 
 def choices_of(key: Any, d: int, trial: int = 0) -> Table:
-    r"""All feasible choices of one random instance.
+    """Columns of `looked_at` and `feasible_choices` of one random instance, its `d` and its number, `trial`."""
+    given = random_instance(key, d)
+    return feasible_choices(_looked_at(given.data, given.head, jnp.asarray(CHOICES)), d=d, trial=trial)
 
-    `status` by Definition 2 (`SelectionStatus`); `empty`: some support set is; `near`: some margin is too close to
-    one to call; `depth`: the largest ε (before the division by $\|W\|_F$) with $W^{mm}_\alpha$ in the cone,
-    $\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}$ of (5): +inf where no token scores higher, −inf
-    where one does and none scores lower. `d`, `trial`: of the instance; `choice`: its place among all `CHOICES`.
+
+def feasible_choices(found: Table, **instance: int) -> Table:
+    """What was found of the choices whose program has a solution; `choice`: the place of each among all; whose they
+    are."""
+    where = np.flatnonzero(found.result == ProgramResult.optimal.value)
+    kept = {name: np.asarray(x)[where] for name, x in found.named.items() if name != "result"}
+    return Table(kept, choice=where, **{name: np.full(where.size, value) for name, value in instance.items()})
+
+
+def looked_at(data: TokenData, head: Any, choices: Array) -> Table:
+    r"""Each choice α of the tokens of one instance.
+
+    `result` (`ProgramResult`) and `status` by Definition 2 or 4 (`SelectionStatus`); `empty`: some support set is;
+    `near`: some margin is too close to one to call; `depth`: the largest ε (before the division by $\|W\|_F$) with
+    $W^{mm}_\alpha$ in the cone, $\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}$ of (5), or (86) with the
+    minimum over i and k: +inf where no token scores higher, −inf where one does and none scores lower.
     """
-    found = all_choices(random_instance(key, d))
-    feasible = found["result"] == ProgramResult.optimal.value
-    excess, scores = found["excess"][feasible], found["scores"]
-    index = CHOICES[feasible][:, :, None]
-    scores = np.broadcast_to(scores, excess.shape)
-    own = np.take_along_axis(scores, index, axis=2)
-    other = np.arange(T) != index
-    low, high = other & (scores < own), other & (scores >= own)
-    nearest_low = np.where(low, excess, np.inf).min(axis=2)
-    nearest_high = np.where(high, excess, np.inf).min(axis=2, initial=np.inf)
-    barred = high.any(axis=2)
-    # inf − inf would be a sequence of one token.
-    depth = np.where(barred, np.where(barred, nearest_high, 0.0) - nearest_low, np.inf)
-    return Table(
-        status=found["status"][feasible],
-        empty=np.any(~np.any(found["support"][feasible], axis=2), axis=1),
-        near=np.any(other & (excess > SUPPORT) & (excess <= CLEAR), axis=(1, 2)),
-        depth=depth.min(axis=1),
-        d=np.full(len(excess), d),
-        trial=np.full(len(excess), trial),
-        choice=np.flatnonzero(feasible),
-    )
+    found, scores = programs_of(data, head, choices), token_scores(data, head)
+
+    def one(selection: Array, support: Array, excess: Array) -> Table:
+        return Table(
+            empty=jnp.any(~jnp.any(support, axis=-1)),
+            near=jnp.any((excess > SUPPORT) & (excess <= CLEAR)),
+            # Of two logits the difference is that of margins, the other way around.
+            depth=cone_depth(-excess, *low_and_high(scores, data.visible, selection))[0],
+        )
+
+    looked = jax.vmap(one)(masks(choices, data), found.support, found.excess)
+    return Table(looked.named, status=found.status, result=found.result)
+
+
+_looked_at = jax.jit(looked_at)
 
 
 def depth_again(given: Tokens, selection: np.ndarray) -> float:

@@ -10,18 +10,15 @@ from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens, random_tokens
-from jaxflow.gradient_descent import descend
-from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
-from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, margins_of, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
-from jaxflow.risk import EmpiricalRisk
 
 # Six flows for each instance, in batches of 32.
 TRIALS = {"quick": 16, "paper": 64, "large": 1024}
@@ -75,25 +72,13 @@ def _flows(scale: str, key: Any) -> Table:
     return follow_all(starts).split(len(SEPARATING), len(FIRST))
 
 
-def _descent(data: Any, head: Any, W: Array, steps: int, save_at: Any = None) -> Any:
-    return descend(
-        EmpiricalRisk(data, Logistic()),
-        CombinedAttention(W, head),
-        steps=steps,
-        learning_rate=1.0 / smoothness(data, head),
-        normalised=False,
-        save_at=save_at,
-        throw=False,
-    )
-
-
 @eqx.filter_jit
 def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) -> tuple[Array, Array, Array]:
     """Whether the assumption is met, and ‖W‖ and log ‖∇L‖ after a hundredth, a tenth and all of the steps."""
 
     def one(key: Array) -> tuple[Array, Array, Array]:
         key_data, key_start = jax.random.split(key)
-        data, head = (equal_scores if name == "B.2" else random_tokens)(key_data, *shape)
+        data, head = (draws.equal_scores if name == "B.2" else random_tokens)(key_data, *shape)
         best = optimal_tokens(token_scores(data, head), data.visible)
         solution = solve(attention_svm(data, best, "frobenius"))
         inside = solution.result.value == ProgramResult.optimal.value
@@ -101,7 +86,7 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
             inside &= jnp.all(is_locally_optimal(data, head, best, solution).support | best)
         start = jax.random.normal(key_start, (head.size, head.size))
         saves = jnp.asarray([steps // 100, steps // 10, steps])
-        saved: Any = _descent(data, head, start, steps, saves).saved
+        saved: Any = draws.plain_descent(data, head, start, steps, saves).saved
         return inside, jnp.exp(saved.log_norm), saved.log_gradient_norm
 
     return jax.vmap(one)(keys)
@@ -139,8 +124,8 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     solution = solve(attention_svm(data, best, "frobenius"))
     size = jnp.linalg.norm(solution.primal)
     theta = 1.0 / positive_or_one(size)
-    down = -_gradient(data, head, jnp.zeros((d, d)))
-    margins = margins_of(data, best, down)
+    down = -draws.gradient_of(data, head, jnp.zeros((d, d)))
+    margins = draws.margins_of(data, best, down)
     holds = jnp.min(margins) > 0
     # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.
     slope = jnp.linalg.norm(down)
@@ -151,27 +136,21 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
     safe = jnp.where(holds, mu, 1.0)
     bound = jnp.log(4.0 * T * jnp.max(gaps) * A / (safe * jnp.min(span))) / (safe * theta)
-    first = jnp.stack([1.0 / smoothness(data, head), theta, bound / slope])
+    first = jnp.stack([1.0 / draws.smoothness(data, head), theta, bound / slope])
     # (63a): does −∇L separate all tokens anywhere in the cone? At a random point of it.
     noise = jax.random.normal(key_V, (d, d))
     point = _inside(data, best, solution.primal * theta, noise)
-    least = jnp.min(margins_of(data, best, point)) / theta
+    least = jnp.min(draws.margins_of(data, best, point)) / theta
     far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
-    there = -_gradient(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
+    there = -draws.gradient_of(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
     return Table(
         solved=solution.result.value == ProgramResult.optimal.value,
         holds=holds,
         first=first,
         ratio=bound / slope / theta,
-        push=jnp.min(margins_of(data, best, there / jnp.linalg.norm(there))),
+        push=jnp.min(draws.margins_of(data, best, there / jnp.linalg.norm(there))),
         least=least,
     )
-
-
-def _gradient(data: Any, head: Any, W: Array) -> Array:
-    """∇L(W) up to a positive factor, that of its log scale; exactly ∇L at a scale of zero."""
-    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head))
-    return scaled.gradient.W * jnp.where(scaled.log_scale > -100.0, jnp.exp(scaled.log_scale), 1.0)
 
 
 def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
@@ -179,7 +158,7 @@ def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
     shares = jnp.linspace(0.0, 1.0, 41)[:, None, None]
     points = (1.0 - shares) * direction + shares * noise / jnp.linalg.norm(noise)
     points = points / jnp.sqrt(jnp.sum(points**2, axis=(1, 2), keepdims=True))
-    clear = jax.vmap(lambda W: jnp.min(margins_of(data, best, W)))(points) > 0
+    clear = jax.vmap(lambda W: jnp.min(draws.margins_of(data, best, W)))(points) > 0
     out = jnp.where(jnp.all(clear), 40, jnp.argmin(clear))
     return points[out // 2]
 
@@ -188,8 +167,8 @@ def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
 def _after_first(shape: tuple[int, int, int], steps: int, key: Array, eta: Array) -> Any:
     """Where the first step of size η and then `steps` steps of 1/L_W have led, as the start of an instance."""
     data, head = random_tokens(jax.random.split(key, 3)[0], *shape)
-    start = -eta * _gradient(data, head, jnp.zeros((shape[2], shape[2])))
-    return padded(instance(data, head, _descent(data, head, start, steps).final.model.W))
+    start = -eta * draws.gradient_of(data, head, jnp.zeros((shape[2], shape[2])))
+    return draws.padded(draws.instance(data, head, draws.plain_descent(data, head, start, steps).final.model.W))
 
 
 KEY = checksum_key("descents")

@@ -13,40 +13,13 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.gradient_descent import descend
-from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, Table, checksum_key, keys_of, mapped, register
 from jaxflow.papers.independent import flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.follow import (
-    ALIGNED,
-    CERTIFIED,
-    FLOWS,
-    PROGRAMS,
-    UNSELECTED,
-    WIDTH,
-    certified,
-    converges,
-    distance,
-    follow,
-    follow_all,
-    has_program,
-    limit_again,
-    misalignment,
-    reached,
-)
-from jaxflow.papers.tarzanagh2023.verify.instances import (
-    Instance,
-    equal_scores,
-    explicit_case,
-    instance,
-    padded,
-    smoothness,
-    stack,
-)
-from jaxflow.risk import EmpiricalRisk
+from jaxflow.papers.tarzanagh2023.verify import follow as flows
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
 
 # Descent with η = 1/L_W for the flow: directions differ by less than this.
 STEPPED = 1e-2
@@ -69,44 +42,36 @@ def satisfied(explicit: Table) -> Mask:
 @mapped(static=4)
 def _random(n: int, T: int, d: int, anywhere: bool, key: Array) -> Any:
     key_data, key_start = jax.random.split(key)
-    tokens, head = equal_scores(key_data, n, T, d)
+    tokens, head = draws.equal_scores(key_data, n, T, d)
     start = 3.0 * jax.random.normal(key_start, (d, d)) if anywhere else None
-    return padded(instance(tokens, head, start))
+    return draws.padded(draws.instance(tokens, head, start))
 
 
-def explicit_instance() -> Instance:
+def explicit_instance() -> draws.Instance:
     """From zero, towards the optimal tokens."""
-    return instance(*explicit_case())
+    return draws.instance(*draws.explicit_case())
 
 
 def _explicit(scale: str, key: Any) -> Table:
     """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
     program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens) and 1 − corr with W^mm."""
-    data, head = explicit_case()
+    data, head = draws.explicit_case()
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     others = jnp.where(best, jnp.nan, scores)
     spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
     gap = jnp.sum(jnp.where(best, scores, -scores), axis=1)
     aim = solve(attention_svm(data, best, "frobenius"))
-    rate = 1.0 / smoothness(data, head)
-    path = eqx.filter_jit(descend)(
-        EmpiricalRisk(data, Logistic()),
-        CombinedAttention(jnp.zeros((2, 2)), head),
-        steps=STEPS[scale],
-        learning_rate=rate,
-        normalised=False,
-        throw=False,
-    )
+    end = eqx.filter_jit(draws.plain_descent)(data, head, jnp.zeros((2, 2)), STEPS[scale]).final.model
     return Table(
         score_gap=jnp.min(gap),
         score_spread=jnp.max(spread),
         optimal_tokens=jnp.max(jnp.sum(best, axis=1)),
         program_result=aim.result.value,
         steps=np.asarray(STEPS[scale]),
-        rate=rate,
-        attention=path.final.model.attention(data),
-        misaligned=misalignment(path.final.model.combined_weights(), aim.primal),
+        rate=1.0 / draws.smoothness(data, head),
+        attention=end.attention(data),
+        misaligned=flows.misalignment(end.combined_weights(), aim.primal),
     )
 
 
@@ -118,12 +83,12 @@ EQUAL_SCORES = Dataset(
     "equal-scores",
     {
         "explicit": Sweep(_explicit, KEY),
-        "flow": Sweep(lambda scale, key: follow(stack([padded(explicit_instance())])), KEY),
+        "flow": Sweep(lambda scale, key: flows.follow(draws.stack([draws.padded(explicit_instance())])), KEY),
         "cells": Part(
-            lambda keys, number: follow(_random(*CELLS[number], keys)),
+            lambda keys, number: flows.follow(_random(*CELLS[number], keys)),
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
             TRIALS,
-            block=WIDTH,
+            block=flows.WIDTH,
             draw_from=lambda seed, number: jax.random.fold_in(KEY(seed), number),
             way="as a block",
         ),
@@ -137,16 +102,16 @@ def _on_explicit(how: str, **more: Any) -> Statement[Table]:
         says="explicit case n = T = d = 2, z₁ = z₂ = (1, 0), tokens {0, (1, 0)} and {0, (−1.5, 1.3)}, "
         f"v = (1, 1.162), W(0) = 0: {how}",
         inside=lambda n: satisfied(n.explicit),
-        bound=(ALIGNED, "1 − corr with W^mm"),
+        bound=(flows.ALIGNED, "1 − corr with W^mm"),
         **more,
     )
 
 
 def _flow_residual(numbers: Table) -> np.ndarray:
     ends = numbers.flow
-    loses = (ends.target_attention < UNSELECTED) & certified(ends)
+    loses = (ends.target_attention < flows.UNSELECTED) & flows.certified(ends)
     # One that lost the token without a certificate, or whose limit is not certified as W^mm, is open.
-    return distance(ends, loses, certified(ends) & (ends.misaligned <= ALIGNED))
+    return flows.distance(ends, loses, flows.certified(ends) & (ends.misaligned <= flows.ALIGNED))
 
 
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -160,7 +125,7 @@ def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
 EXPLICIT_FLOW = _on_explicit(
     "the flow",
     residual=_flow_residual,
-    again=Again(FLOWS, lambda n, draw, at: limit_again(explicit_instance()), PROGRAMS),
+    again=Again(flows.FLOWS, lambda n, draw, at: flows.limit_again(explicit_instance()), flows.PROGRAMS),
 )
 EXPLICIT_DESCENT = _on_explicit(
     "descent with η = 1/L_W",
@@ -176,25 +141,25 @@ def random_data(number: int) -> Statement[Table]:
 
     def residual(numbers: Table) -> np.ndarray:
         ends = numbers.cells.at(number)
-        right = has_program(ends) & ends.selected & (ends.misaligned <= ALIGNED)
+        right = flows.has_program(ends) & ends.selected & (ends.misaligned <= flows.ALIGNED)
         # An optimal token without attention may get it back late: only a certified limit is wrong. Tokens of equal
         # scores exert no force on each other: where one of them is selected, the limit is in general not that of the
         # program with a margin between them, and the one without the sequence is certified.
-        lost = has_program(ends) & (ends.target_attention < UNSELECTED)
-        return distance(ends, lost & (certified(ends) | (ends.lost_gap <= CERTIFIED)), right)
+        lost = flows.has_program(ends) & (ends.target_attention < flows.UNSELECTED)
+        return flows.distance(ends, lost & (flows.certified(ends) | (ends.lost_gap <= flows.CERTIFIED)), right)
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
-        return limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
+        return flows.limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
 
     start = "entries of W(0) normal of size 3" if anywhere else "W(0) = 0"
     return Statement(
         source="Theorem 4",
         says=f"random data with equal scores, n = {n}, T = {T}, d = {d}, {start}: the flow",
-        inside=lambda n: has_program(n.cells.at(number)),
+        inside=lambda n: flows.has_program(n.cells.at(number)),
         residual=residual,
-        bound=(ALIGNED, "1 − corr with W^mm"),
-        again=Again(FLOWS, again, PROGRAMS),
+        bound=(flows.ALIGNED, "1 − corr with W^mm"),
+        again=Again(flows.FLOWS, again, flows.PROGRAMS),
     )
 
 
@@ -215,30 +180,30 @@ PAIRS = (5, 2, 4)
 
 def _near_cell(number: int, scale: str, key: Any) -> Table:
     keys = keys_of(key, number, NEAR_TRIALS[scale])
-    return follow_all([_near(*NEAR_CELLS[number], keys, spread) for spread in SPREADS])
+    return flows.follow_all([_near(*NEAR_CELLS[number], keys, spread) for spread in SPREADS])
 
 
 def _two_tokens(scale: str, key: Any) -> Table:
     drawn = _pairs(*PAIRS, keys_of(key, 100, NEAR_TRIALS[scale]))
-    explicit = stack([padded(instance(*explicit_case()))])
-    return follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
+    explicit = draws.stack([draws.padded(draws.instance(*draws.explicit_case()))])
+    return flows.follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
 
 
 @mapped(static=3, axes=(0, None))
 def _near(n: int, T: int, d: int, key: Array, spread: Any) -> Any:
     key_data, key_spread = jax.random.split(key)
-    data, head = equal_scores(key_data, n, T, d)
+    data, head = draws.equal_scores(key_data, n, T, d)
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     # The head is the first coordinate. Moves go down, so that optimal tokens stay optimal.
     move = -spread * jax.random.uniform(key_spread, scores.shape) * data.labels[:, None]
     tokens = data.tokens.at[:, :, 0].add(jnp.where(best, 0.0, move))
-    return padded(instance(TokenData(tokens, data.queries, data.labels), head))
+    return draws.padded(draws.instance(TokenData(tokens, data.queries, data.labels), head))
 
 
 @mapped(static=3)
 def _pairs(n: int, T: int, d: int, key: Array) -> Any:
-    return padded(instance(*random_tokens(key, n, T, d)))
+    return draws.padded(draws.instance(*random_tokens(key, n, T, d)))
 
 
 NEAR_KEY = checksum_key("nearly-equal-scores")
@@ -257,17 +222,17 @@ NEARLY_EQUAL = Dataset(
 
 def _pair_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     if at[0] == 0:
-        return limit_again(instance(*explicit_case()))
+        return flows.limit_again(draws.instance(*draws.explicit_case()))
     own = keys_of(draw.key("pairs"), 100, NEAR_TRIALS[draw.scale])[at[0] - 1]
-    return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
+    return flows.limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
 
 
-TWO_TOKENS = converges(
+TWO_TOKENS = flows.converges(
     "Theorem 5",
     "T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case of "
     f"Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
     lambda n: n.pairs,
-    again=Again(FLOWS, _pair_again, PROGRAMS),
+    again=Again(flows.FLOWS, _pair_again, flows.PROGRAMS),
 )
 
 
@@ -280,8 +245,8 @@ def near(number: int) -> Statement[Table]:
         found = (numbers.single, numbers.several)[number]
         # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
         equal = np.asarray(SPREADS)[:, None] == 0
-        wrong = ~found.selected & (certified(found) | (equal & (found.lost_gap <= CERTIFIED)))
-        return np.all(has_program(found), axis=0), reached(found), wrong, found.misaligned
+        wrong = ~found.selected & (flows.certified(found) | (equal & (found.lost_gap <= flows.CERTIFIED)))
+        return np.all(flows.has_program(found), axis=0), flows.reached(found), wrong, found.misaligned
 
     def residual(numbers: Table) -> np.ndarray:
         _, right, wrong, apart = ends(numbers)
@@ -291,7 +256,7 @@ def near(number: int) -> Statement[Table]:
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         own = keys_of(draw.key(("single", "several")[number]), number, NEAR_TRIALS[draw.scale])[at[0]]
         # The residual of one that ends elsewhere at every δ is that at the least.
-        return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
+        return flows.limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
 
     return Statement(
         source="Theorem 5",
@@ -299,8 +264,8 @@ def near(number: int) -> Statement[Table]:
         f"d = {d}: the flow",
         inside=lambda n: ends(n)[0],
         residual=residual,
-        bound=(ALIGNED, f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}"),
-        again=Again(FLOWS, again, PROGRAMS),
+        bound=(flows.ALIGNED, f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}"),
+        again=Again(flows.FLOWS, again, flows.PROGRAMS),
     )
 
 

@@ -15,7 +15,7 @@ from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.experiment import Again, Mask, Statement, Table
+from jaxflow.papers.experiment import Again, Mask, Statement, Table, joined
 from jaxflow.papers.independent import limit_apart, tokens_of
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
@@ -77,20 +77,16 @@ def follow(instances: Instance) -> Table:
     settled. The flow has no memory: from that end it goes on, once, and what this certifies counts.
     """
     found = _batches(instances)
-    ends = found.pop("weights")
-    settled = (found["flow_gap"] <= CERTIFIED) | (found["lost_gap"] <= CERTIFIED)
-    late = (found["outcome"] == Outcome.undecided.value) & ~settled
-    if not late.any():
-        return Table(found)
-    rest = jax.tree.map(lambda x: x[late], instances)
-    more = _batches(Instance(rest.data, rest.head, jnp.asarray(ends[late]), rest.target))
-    # A flow that is followed too far has nothing left to say; what was known of it stays.
-    kept = more["flow_gap"] <= CERTIFIED
-    del more["weights"]
-    at = np.flatnonzero(late)[kept]
-    for name, values in more.items():
-        found[name][at] = values[kept]
-    return Table(found)
+    settled = (found.flow_gap <= CERTIFIED) | (found.lost_gap <= CERTIFIED)
+    late = (found.outcome == Outcome.undecided.value) & ~settled
+    if late.any():
+        rest = jax.tree.map(lambda x: x[late], instances)
+        more = _batches(Instance(rest.data, rest.head, jnp.asarray(found.weights[late]), rest.target))
+        # A flow that is followed too far has nothing left to say; what was known of it stays.
+        kept = more.flow_gap <= CERTIFIED
+        for name, values in more.at(kept).named.items():
+            found.named[name][np.flatnonzero(late)[kept]] = values
+    return Table({name: column for name, column in found.named.items() if name != "weights"})
 
 
 def follow_all(parts: Sequence[Instance]) -> Table:
@@ -99,7 +95,7 @@ def follow_all(parts: Sequence[Instance]) -> Table:
     return ends.split(len(parts), -1)
 
 
-def _batches(instances: Instance) -> dict[str, np.ndarray]:
+def _batches(instances: Instance) -> Table:
     """Blocks of `WIDTH`, one after another, the last filled up with copies."""
     total = instances.head.shape[0]
     parts = []
@@ -107,32 +103,31 @@ def _batches(instances: Instance) -> dict[str, np.ndarray]:
         index = np.minimum(np.arange(begin, begin + WIDTH), total - 1)
         found = _block(jax.tree.map(lambda x, index=index: x[index], instances))
         kept = min(WIDTH, total - begin)
-        parts.append({name: np.asarray(value)[:kept] for name, value in found.items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts.append(found.at(slice(kept)))
+    return joined(parts)
 
 
 @eqx.filter_jit
-def _block(instances: Instance) -> dict[str, Array]:
+def _block(instances: Instance) -> Table:
     return jax.vmap(_one)(instances)
 
 
-def _one(given: Instance) -> dict[str, Any]:
+def _one(given: Instance) -> Table:
     model = CombinedAttention(given.start, given.head)
     limit = find_limit(EmpiricalRisk(given.data, Logistic()), model, throw=False)
     aim = solve(attention_svm(given.data, given.target, "frobenius"))
     final = limit.trajectory.final
     attention = final.model.attention(given.data)
-    lost_gap = _without_lost(given, final, attention)
-    return {
-        "outcome": limit.outcome.value,
-        "feasible": aim.result.value,
-        "selected": jnp.all(limit.selection == given.target),
-        "target_attention": jnp.min(jnp.where(given.target, attention, jnp.inf)),
-        "misaligned": misalignment(limit.flow_direction, aim.primal),
-        "flow_gap": limit.flow_certificate.duality_gap,
-        "weights": final.model.combined_weights(),
-        "lost_gap": lost_gap,
-    }
+    return Table(
+        outcome=limit.outcome.value,
+        feasible=aim.result.value,
+        selected=jnp.all(limit.selection == given.target),
+        target_attention=jnp.min(jnp.where(given.target, attention, jnp.inf)),
+        misaligned=misalignment(limit.flow_direction, aim.primal),
+        flow_gap=limit.flow_certificate.duality_gap,
+        weights=final.model.combined_weights(),
+        lost_gap=_without_lost(given, final, attention),
+    )
 
 
 def _without_lost(given: Instance, final: Any, attention: Array) -> Array:

@@ -12,11 +12,10 @@ from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
+from jaxflow.models import ConcaveHead, LinearHead, MLPHead, token_scores
 from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
-from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, equal_scores, masks, unit_tokens
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
-from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 256, "large": 8192}
 # Loss, with M0 and M1 of Assumption A on [-INTERVAL, INTERVAL].
@@ -64,7 +63,7 @@ def losses(name: str, key: Any, count: int) -> Table:
 @mapped()
 def _equal(key: Array) -> Table:
     """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one."""
-    data, head = equal_scores(key, 5, 5, 4)
+    data, head = draws.equal_scores(key, 5, 5, 4)
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     others = jnp.where(best, jnp.nan, scores)
@@ -82,15 +81,11 @@ def _optimal_support(key: Array, d: Any) -> Table:
     of one.
     """
     wide = DIMENSIONS[-1]
-    unit = partial(unit_tokens, wide, d)
+    unit = partial(draws.unit_tokens, wide, d)
     key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
     data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
     best = optimal_tokens(token_scores(data, head), data.visible)
-    start = CombinedAttention(jnp.zeros((wide, wide)), head)
-    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(start).gradient
-    logits = CombinedAttention(gradient.W, head).logits(data)
-    own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
 
     def choice(selection: Array) -> Table:
         solution = solve(attention_svm(data, selection, "frobenius"))
@@ -106,9 +101,9 @@ def _optimal_support(key: Array, d: Any) -> Table:
             ambiguous=jnp.asarray(local.status == SelectionStatus.ambiguous),
         )
 
-    every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
+    every = jax.vmap(choice)(draws.masks(jnp.asarray(draws.choices_of_tokens(N, T)), data))
     return Table(
-        separating=jnp.all(best | (logits > own)),
+        separating=jnp.min(draws.margins_of(data, best, -draws.gradient_of(data, head, jnp.zeros((wide, wide))))) > 0,
         meets=jnp.all(every.meets),
         unsure=jnp.any(every.unsure),
         others=jnp.sum(every.other),

@@ -12,8 +12,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.gradient_descent import descend
+from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, is_locally_optimal, solve
-from jaxflow.models import token_scores
+from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.papers.table import Table
+from jaxflow.risk import EmpiricalRisk
 
 # (n, T, d) of all that is followed by one compiled program.
 SHAPE = (5, 5, 6)
@@ -104,6 +108,25 @@ def smoothness(data: TokenData, head: Float[Array, " d"], M0: float = 0.25, M1: 
     return jnp.mean(a * (M0 * v * sizes + 3.0 * M1))
 
 
+def gradient_of(data: TokenData, head: Any, W: Array) -> Array:
+    """∇L(W) up to a positive factor, that of its log scale; exactly ∇L at a scale of zero."""
+    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head))
+    return scaled.gradient.W * jnp.where(scaled.log_scale > -100.0, jnp.exp(scaled.log_scale), 1.0)
+
+
+def plain_descent(data: TokenData, head: Any, W: Array, steps: int, save_at: Any = None) -> Any:
+    """On the logistic loss from W, with η = 1/L_W."""
+    return descend(
+        EmpiricalRisk(data, Logistic()),
+        CombinedAttention(W, head),
+        steps=steps,
+        learning_rate=1.0 / smoothness(data, head),
+        normalised=False,
+        save_at=save_at,
+        throw=False,
+    )
+
+
 def margins_of(data: TokenData, selection: Array, W: Array) -> Array:
     """Of the selected tokens over the others, `(n, T)`; +inf at the selected ones."""
     logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
@@ -127,24 +150,24 @@ def masks(choices: Int[Array, "N q"], data: TokenData) -> Array:
     return jax.nn.one_hot(choices, shape[-1], dtype=bool).reshape(choices.shape[0], *shape)
 
 
-def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> dict[str, Array]:
+def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> Table:
     r"""Of one instance, for each choice: `result`, `status` (Definition 2), `support`, `excess` of margins over one,
     `weights` $W^{mm}_\alpha$ and `push` $\sum_{i,t}(x_{i\alpha_i}-x_{it})z_i^\top$, a direction towards the choice that
     always exists.
     """
 
-    def one(selection: Array) -> dict[str, Array]:
+    def one(selection: Array) -> Table:
         program = attention_svm(data, selection, norm)
         solution = solve(program)
         local = is_locally_optimal(data, head, selection, solution)
-        return {
-            "result": solution.result.value,
-            "status": local.status.value,
-            "support": local.support,
-            "excess": local.excess,
-            "weights": solution.primal,
-            "push": program.adjoint(program.active.astype(float)),
-        }
+        return Table(
+            result=solution.result.value,
+            status=local.status.value,
+            support=local.support,
+            excess=local.excess,
+            weights=solution.primal,
+            push=program.adjoint(program.active.astype(float)),
+        )
 
     return jax.vmap(one)(masks(choices, data))
 
@@ -175,18 +198,3 @@ CHOICES = choices_of_tokens(N, T)
 def random_instance(key: Any, d: int) -> Instance:
     """Unit-sphere data with n = T = 5 in the common shape, from a zero start."""
     return padded(instance(*random_tokens(key, N, T, d)))
-
-
-def all_choices(given: Instance) -> dict[str, np.ndarray]:
-    r"""For each of the $T^n$ choices, in the order of `CHOICES`:
-
-    `result` (`ProgramResult`), `status` (`SelectionStatus`), `support` `(N, n, T)`, `excess` `(N, n, T)`: margin − 1,
-    +inf at the chosen token; `weights` `(N, d, d)`; and the `scores` `(n, T)`.
-    """
-    found = {name: np.asarray(value) for name, value in _programs(given.data, given.head, jnp.asarray(CHOICES)).items()}
-    own = np.asarray(masks(jnp.asarray(CHOICES), given.data))
-    found["excess"] = np.where(own, np.inf, found["excess"])
-    return found | {"scores": np.asarray(token_scores(given.data, given.head))}
-
-
-_programs = jax.jit(programs_of)

@@ -13,19 +13,10 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, register
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES as TOKENS
-from jaxflow.papers.tarzanagh2023.verify.instances import (
-    SHAPE,
-    Instance,
-    N,
-    T,
-    all_choices,
-    random_instance,
-    smoothness,
-    stack,
-)
 from jaxflow.risk import EmpiricalRisk
 
 INSTANCES = {"quick": 3, "paper": 12, "large": 200}
@@ -43,6 +34,9 @@ STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
 NORMALISED, SHARE = 2_000, 0.01
 
 
+_programs = jax.jit(draws.programs_of)
+
+
 def _runs(scale: str, key: Any) -> Table:
     r"""At each of the angles `CORRELATIONS` (a) a start for each of c choices α, followed by the flow, and by the flow
     from where descent has ended.
@@ -54,19 +48,19 @@ def _runs(scale: str, key: Any) -> Table:
     starts = []
     for one in jax.random.split(key, INSTANCES[scale]):
         key_data, key_pick, key_start = jax.random.split(one, 3)
-        given = random_instance(key_data, D)
-        every = all_choices(given)
-        local = np.flatnonzero(np.isin(every["status"], LOCAL))
+        given = draws.random_instance(key_data, D)
+        every = jax.tree.map(np.asarray, _programs(given.data, given.head, jnp.asarray(TOKENS)))
+        local = np.flatnonzero(np.isin(every.status, LOCAL))
         for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
-            support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
-            mu, radius = cone_of(given, support, excess, W)
-            target = jnp.asarray(np.arange(T) == TOKENS[number][:, None])
+            choice = every.at(number)
+            mu, radius = cone_of(given, choice)
+            target = jnp.asarray(np.arange(draws.T) == TOKENS[number][:, None])
             noise = np.asarray(jax.random.normal(jax.random.fold_in(key_start, int(number)), (D, D)))
-            noise = np.pad(noise, (0, SHAPE[2] - D))
+            noise = np.pad(noise, (0, draws.SHAPE[2] - D))
             for apart in CORRELATIONS:
-                start = jnp.asarray(near(W, noise, apart or mu, radius))
-                starts.append(Instance(given.data, given.head, start, target))
-    every_start = stack(starts)
+                start = jnp.asarray(near(choice.weights, noise, apart or mu, radius))
+                starts.append(draws.Instance(given.data, given.head, start, target))
+    every_start = draws.stack(starts)
     after, found = descents(every_start, STEPS[scale])
     ends = follow_all([every_start, after])
     by_start = Table(
@@ -79,36 +73,35 @@ def _runs(scale: str, key: Any) -> Table:
     return jax.tree.map(lambda x: np.moveaxis(x.reshape(*x.shape[:-1], -1, len(CORRELATIONS)), -1, 0), by_start)
 
 
-def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndarray) -> tuple[float, float]:
+def cone_of(given: draws.Instance, choice: Table) -> tuple[float, float]:
     r"""$\mu(\alpha)=\frac18(\min(\frac12,\delta)/A)^2$ of (67), and R in units of $\|W^{mm}_\alpha\|$.
 
     δ is half the least distance between the margins of a support and of another token of the same sequence; a
     sequence without support tokens has none.
     """
-    beyond = np.where(support, np.inf, excess).min(axis=1)
-    delta = 0.5 * float(np.where(support.any(axis=1), beyond, np.inf).min())
+    beyond = np.where(choice.support, np.inf, choice.excess).min(axis=1)
+    delta = 0.5 * float(np.where(choice.support.any(axis=1), beyond, np.inf).min())
     tokens, queries = np.asarray(given.data.tokens), np.asarray(given.data.queries)
     sizes = np.linalg.norm(tokens, axis=2) * np.linalg.norm(queries, axis=1)[:, None]
-    A = float(sizes.max()) * float(np.linalg.norm(W))
+    A = float(sizes.max()) * float(np.linalg.norm(choice.weights))
     return (min(0.5, delta) / A) ** 2 / 8, EXPONENT / min(delta, 1.0)
 
 
 @partial(jax.jit, static_argnums=1)
-def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
+def descents(starts: draws.Instance, steps: int) -> tuple[draws.Instance, dict[str, Any]]:
     r"""Plain descent with $\eta=1/L_W$ (where it ends is an instance's new start) and normalised descent.
 
     **Returns:** besides, `near_first` and `near_last`: 1 − corr with $W^{mm}_\alpha$ before normalised steps and after.
     """
 
-    def one(given: Instance) -> tuple[Instance, dict[str, Any]]:
+    def one(given: draws.Instance) -> tuple[draws.Instance, dict[str, Any]]:
         risk, model = EmpiricalRisk(given.data, Logistic()), CombinedAttention(given.start, given.head)
-        rate = 1.0 / smoothness(given.data, given.head)
-        plain = descend(risk, model, steps=steps, learning_rate=rate, normalised=False, throw=False)
+        plain = draws.plain_descent(given.data, given.head, given.start, steps)
         share = SHARE * jnp.linalg.norm(given.start)
         unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)
         aim = solve(attention_svm(given.data, given.target, "frobenius")).primal
         found = {"near_first": misalignment(given.start, aim), "near_last": misalignment(unit.model.W, aim)}
-        return Instance(given.data, given.head, plain.model.W, given.target), found
+        return draws.Instance(given.data, given.head, plain.model.W, given.target), found
 
     return jax.vmap(one)(starts)
 
@@ -147,8 +140,8 @@ def converges(column: int) -> Statement[Table]:
     where = f"{CORRELATIONS[column]:g}" if beyond else "μ(α) of (67)"
     return Statement(
         source="Theorem 7",
-        says=f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), n = {N}, "
-        f"T = {T}, d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
+        says=f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), "
+        f"n = {draws.N}, T = {draws.T}, d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
         residual=residual,
         bound=(ALIGNED, "1 − corr with W^mm_α of those that converge to it"),
         found=in_words,

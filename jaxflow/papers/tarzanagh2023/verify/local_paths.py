@@ -93,9 +93,9 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     key_data, key_pick, key_start = jax.random.split(jax.random.fold_in(key, list(CELLS).index(name)), 3)
     data, head = _draw(cell, jax.random.split(key_data, instances))
     choices = choices_of_tokens(n * cell.outputs, T)
-    found = {name: np.asarray(x) for name, x in programs(cell.norm, data, head, choices).items()}
+    found = jax.tree.map(np.asarray, programs(cell.norm, data, head, choices))
     wanted = SelectionStatus.global_ if cell.optimal else SelectionStatus.local
-    local = (found["status"] == wanted.value) & (found["result"] == ProgramResult.optimal.value)
+    local = (found.status == wanted.value) & (found.result == ProgramResult.optimal.value)
     pairs = []
     for i in range(instances):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key_pick, i), np.flatnonzero(local[i])))
@@ -104,7 +104,7 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     real = len(pairs)
     rows, columns = np.asarray([*pairs, *[pairs[0] if pairs else (0, 0)] * (CHOICES * instances - real)]).T
     data, head = jax.tree.map(lambda x: x[rows], (data, head))
-    choice, aim = jnp.asarray(choices[columns]), found["weights"][rows, columns]
+    choice, aim = jnp.asarray(choices[columns]), found.weights[rows, columns]
     noise = np.asarray(jax.random.normal(key_start, (len(rows), RANDOM, d, d)))
     more = [np.asarray(x) for x in _starts(cell, data, head, choice, aim, noise)]
     return _Chosen(data, head, choice, aim, *more, real=real)

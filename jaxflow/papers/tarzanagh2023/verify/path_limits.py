@@ -13,7 +13,7 @@ from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped
+from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped, power_laws
 from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import RegularizationPath, regularization_path
 from jaxflow.risk import EmpiricalRisk
@@ -49,11 +49,7 @@ def end_of(paths: Table) -> np.ndarray:
 def rate_of(radii: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Exponent of the distances `(b, m)` as a power of the bounds `(b, m)`, over the last steps of these."""
     last = slice(-1 - LAST, None)
-    logs, x = np.log(np.maximum(distance[:, last], 1e-300)), np.log(radii[:, last])
-    x = x - x.mean(axis=1, keepdims=True)
-    # Of infinite ones there is no exponent.
-    with np.errstate(invalid="ignore"):
-        return (logs * x).sum(axis=1) / (x**2).sum(axis=1)
+    return power_laws(np.log(radii[:, last]), np.maximum(distance[:, last], 1e-300))[0]
 
 
 def tends(
@@ -147,20 +143,18 @@ def all_starts(data: TokenData, heads: Any) -> Table:
     best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, heads))
     chosen, T = best.argmax(axis=-1).reshape(len(best), -1), best.shape[-1]
     outputs, rows = chosen.shape[1], np.arange(len(best))
-    found = {
-        name: np.asarray(x) for name, x in programs("frobenius", data, heads, choices_of_tokens(outputs, T)).items()
-    }
-    solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
+    found = jax.tree.map(np.asarray, programs("frobenius", data, heads, choices_of_tokens(outputs, T)))
+    solved = (found.result == ProgramResult.optimal.value)[..., None, None]
     which = np.ravel_multi_index(tuple(chosen.T), (T,) * outputs)
     return Table(
-        matrices=unit(np.where(solved, found["weights"], found["push"])),
-        solved=found["result"][rows, which] == ProgramResult.optimal.value,
-        aim=found["weights"][rows, which],
+        matrices=unit(np.where(solved, found.weights, found.push)),
+        solved=found.result[rows, which] == ProgramResult.optimal.value,
+        aim=found.weights[rows, which],
     )
 
 
 @mapped(static=1, axes=(0, 0, None))
-def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> dict[str, Array]:
+def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> Table:
     """`programs_of` for a batch."""
     return programs_of(data, heads, choices, norm)
 

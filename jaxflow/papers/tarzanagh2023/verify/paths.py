@@ -90,17 +90,17 @@ def _draw(shape: tuple[int, int, int], key: Array) -> tuple[TokenData, Array]:
 
 
 @mapped(static=1)
-def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> dict[str, Array]:
+def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> Table:
     """(Att-SVM*) of the optimal tokens: `result`, `value`, `rank`, `weights`; with `rank` the program with that bound,
     a stationary point of it (`ProgramResult.stationary`)."""
     best = optimal_tokens(token_scores(data, head), data.visible)
     solution = solve(attention_svm(data, best, Nuclear(rank=rank) if rank else "nuclear"))
-    return {
-        "result": solution.result.value,
-        "value": solution.certificate.primal_value,
-        "rank": numerical_rank(solution.primal),
-        "weights": solution.primal,
-    }
+    return Table(
+        result=solution.result.value,
+        value=solution.certificate.primal_value,
+        rank=numerical_rank(solution.primal),
+        weights=solution.primal,
+    )
 
 
 def _combined(scale: str, key: Any) -> Table:
@@ -130,7 +130,7 @@ def _solved(size: Size, data: TokenData, head: Array) -> Table:
     """(Att-SVM*) of the optimal tokens, the convex one and the one with rank ≤ n − 1: `result` (`ProgramResult`),
     `value`, `rank` `(2, b)` and solution `weights` `(2, b, d, d)`. `shape`: n, T, d; `columns` of K and Q."""
     found = [nuclear_programs(rank, data, head) for rank in (None, size.shape[0] - 1)]
-    return Table(stacked(map(Table, found)).named, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
+    return Table(stacked(found).named, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
 
 
 KEY = checksum_key("regularization-paths")

@@ -22,9 +22,9 @@ from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, 
 from jaxflow.papers.independent import Tokens, attention, flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table, joined, stacked
-from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, SUPPORT, in_cone, local
+from jaxflow.papers.tarzanagh2023.verify.cones import feasible_choices, in_cone, local, looked_at
 from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, FAR_OUT, FLOWS, misalignment
-from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, masks, programs_of
+from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, masks
 from jaxflow.papers.tarzanagh2023.verify.path_limits import all_starts, combined_paths, factored_paths, paths_of, tends
 from jaxflow.papers.tarzanagh2023.verify.paths import noise_of, nuclear_programs
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
@@ -232,26 +232,18 @@ def paths_on(keys: Array, cell: PathCell) -> Table:
     starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
     if not factored:
         return paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim)
-    convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
-    solved = convex["result"] == ProgramResult.optimal.value
+    convex = jax.tree.map(np.asarray, nuclear_programs(None, data, heads))
+    solved = convex.result == ProgramResult.optimal.value
     found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), shape[-1], radii)
-    return paths_of(found, radii, solved, convex["weights"], several=True)
+    return paths_of(found, radii, solved, convex.weights, several=True)
 
 
 def choices_of(size: int, key: Array, trial: int = 0) -> Table:
-    r"""Every feasible choice α of one instance.
-
-    - `size`: of the instance, its place among `CONES`; `trial`: its number; `choice`: the place of α among all.
-    - `status`: Definition 4 (`SelectionStatus`); `empty`: whether some $\mathcal T_{ik}$ is; `near`: whether a margin
-      is too close to one to say.
-    - `depth`: the largest ε‖W‖ with $W^{mm}_\alpha$ in $\mathrm{cone}_\varepsilon(\alpha)$, (86) with the minimum
-      over i and k: +inf where no token scores higher, −inf where one does and none scores lower.
-    - `optimal`: whether α = opt; `anywhere`: the depth of a random matrix in the same cone.
+    r"""Columns of `looked_at` and `feasible_choices` of one instance, its place among `CONES`, `size`, and its number,
+    `trial`; `optimal`: whether α = opt; `anywhere`: the depth of a random matrix in the same cone.
     """
-    found = jax.tree.map(np.asarray, _choices_of_one(CONES[size], key, jnp.asarray(_all_choices(CONES[size]))))
-    where = np.flatnonzero(found.result == ProgramResult.optimal.value)
-    mine = {"size": np.full(where.size, size), "trial": np.full(where.size, trial), "choice": where}
-    return Table(mine, **{name: x[where] for name, x in found.named.items() if name != "result"})
+    found = _choices_of_one(CONES[size], key, jnp.asarray(_all_choices(CONES[size])))
+    return feasible_choices(found, size=size, trial=trial)
 
 
 def _chosen(size: int, choices: Table, draw_: Draw, at: int) -> tuple[Tokens, np.ndarray]:
@@ -271,26 +263,16 @@ def _all_choices(shape: Shape) -> np.ndarray:
 def _choices_of_one(shape: Shape, key: Array, choices: Array) -> Table:
     key_data, key_anywhere = jax.random.split(key)
     data, heads = jax.tree.map(lambda x: x[0], draw(shape, key_data[None]))
-    found = programs_of(data, heads, choices)
     scores = token_scores(data, heads)
     best = optimal_tokens(scores, data.visible)
     anywhere = CombinedAttention(jax.random.normal(key_anywhere, (shape[-1], shape[-1])), heads).logits(data)
 
-    def one(selection: Array, W: Array, support: Array) -> Table:
-        logits = CombinedAttention(W, heads).logits(data)
-        own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
-        excess = jnp.where(selection, jnp.inf, own - logits - 1.0)
-        low, high = low_and_high(scores, data.visible, selection)
-        return Table(
-            empty=jnp.any(~jnp.any(support, axis=-1)),
-            near=jnp.any((excess > SUPPORT) & (excess <= CLEAR)),
-            depth=cone_depth(logits, low, high)[0],
-            optimal=jnp.all(selection == best),
-            anywhere=cone_depth(anywhere, low, high)[0],
-        )
+    def one(selection: Array) -> tuple[Array, Array]:
+        depth, _ = cone_depth(anywhere, *low_and_high(scores, data.visible, selection))
+        return jnp.all(selection == best), depth
 
-    looked = jax.vmap(one)(masks(choices, data), found["weights"], found["support"])
-    return Table(looked.named, status=found["status"], result=found["result"])
+    optimal, depth = jax.vmap(one)(masks(choices, data))
+    return Table(looked_at(data, heads, choices).named, optimal=optimal, anywhere=depth)
 
 
 PATH_KEY = checksum_key("sequence-paths")

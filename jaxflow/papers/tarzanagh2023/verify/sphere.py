@@ -43,11 +43,7 @@ class _State(eqx.Module):
 
 
 def minimize_on_sphere(
-    objective: Callable[[Float[Array, " N"]], Float[Array, ""]],
-    start: Float[Array, " N"],
-    *,
-    tolerance: float = 1e-9,
-    max_steps: int = 60,
+    objective: Callable[[Float[Array, " N"]], Float[Array, ""]], start: Float[Array, " N"]
 ) -> SphereMinimum:
     r"""A local minimum of `objective` on the unit sphere, from `start`.
 
@@ -57,8 +53,6 @@ def minimize_on_sphere(
 
     Optimistix 0.1 has no minimiser with second derivatives. On an instance with n = 2, T = 3, d = 2 its BFGS takes 34
     steps at $\|W\|=1$ and 65 at 16,384, where the residual is 5e-7; this takes 4 and 5, with residuals below 1e-11.
-
-    **Arguments:** `tolerance`: the relative tangential gradient to stop at; `max_steps`: Newton steps tried.
     """
 
     def slope(point: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -74,8 +68,9 @@ def minimize_on_sphere(
 
     def going(state: _State) -> Bool[Array, ""]:
         size = jnp.linalg.norm(state.gradient)
-        far = jnp.linalg.norm(tangential(state)) > tolerance * size
-        able = (state.steps < max_steps) & (state.damping < MOST_DAMPING) & jnp.isfinite(state.value)
+        # A relative tangential gradient to stop at; and how many Newton steps are tried.
+        far = jnp.linalg.norm(tangential(state)) > 1e-9 * size
+        able = (state.steps < 60) & (state.damping < MOST_DAMPING) & jnp.isfinite(state.value)
         return (state.steps < 0) | (far & able)
 
     def step(state: _State) -> _State:
