@@ -21,7 +21,7 @@ from jaxflow._core import (
     tree_norm,
 )
 from jaxflow.data import TokenData
-from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, on_one_scale, require_shape
+from jaxflow.models.base import AbstractModel, Pullback, on_one_scale, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs, is_linear
 from jaxflow.models.saturation import Saturation, log_attention
 
@@ -36,9 +36,9 @@ class AbstractAttention(AbstractModel):
     # W is homogeneous of this degree in the attention weights.
     degree: eqx.AbstractClassVar[int]
 
-    @abc.abstractmethod
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         r"""$a_{it} = x_{it}^\top W z_i$, `(n, T)` or `(n, k, T)`; hidden tokens included."""
+        return bilinear(data, data.queries @ self.combined_weights().T, data.tokens)
 
     @abc.abstractmethod
     def combined_weights(self) -> Float[Array, "..."]:
@@ -146,6 +146,7 @@ class CombinedAttention(AbstractAttention):
     W: Float[Array, "d d"]
     head: Head
     degree: ClassVar[int] = 1
+    trained: ClassVar[tuple[str, ...]] = ("W",)
 
     def __init__(self, W: Any, head: Any):
         self.W = as_matrix("W", W)
@@ -158,14 +159,8 @@ class CombinedAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         return cls(_uniform(key, (d, d), d), head)
 
-    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return bilinear(data, data.queries @ self.W.T, data.tokens)
-
     def combined_weights(self) -> Float[Array, "d d"]:
         return self.W
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("W",))
 
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
@@ -180,6 +175,7 @@ class FactoredAttention(AbstractAttention):
     Q: Float[Array, "d m"]
     head: Head
     degree: ClassVar[int] = 2
+    trained: ClassVar[tuple[str, ...]] = ("K", "Q")
 
     def __init__(self, K: Any, Q: Any, head: Any):
         self.K = as_matrix("K", K)
@@ -210,9 +206,6 @@ class FactoredAttention(AbstractAttention):
         r"""$K^\top K - Q^\top Q$, constant along the gradient flow."""
         return self.K.T @ self.K - self.Q.T @ self.Q
 
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("K", "Q"))
-
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
         require_shape("K", self.K, (d, self.K.shape[-1]), f"for tokens of dimension {d}")
@@ -227,6 +220,7 @@ class DiagonalAttention(AbstractAttention):
     q: Float[Array, " d"]
     head: Head
     degree: ClassVar[int] = 2
+    trained: ClassVar[tuple[str, ...]] = ("k", "q")
 
     def __init__(self, k: Any, q: Any, head: Any):
         self.k = as_vector("k", k)
@@ -254,9 +248,6 @@ class DiagonalAttention(AbstractAttention):
         r"""$k\odot k - q\odot q$, constant along the gradient flow."""
         return self.k**2 - self.q**2
 
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("k", "q"))
-
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
         require_shape("k", self.k, (d,), f"for tokens of dimension {d}")
@@ -282,6 +273,7 @@ class PromptAttention(AbstractAttention):
     head: Head
     K: Float[Array, "d e"] | None
     degree: ClassVar[int] = 1
+    trained: ClassVar[tuple[str, ...]] = ("p",)
 
     def __init__(self, p: Any, head: Any, K: Any = None):
         self.p = as_vector("p", p)
@@ -307,9 +299,6 @@ class PromptAttention(AbstractAttention):
 
     def combined_weights(self) -> Float[Array, " e"]:
         return self.p
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("p",))
 
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
