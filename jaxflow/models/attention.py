@@ -2,6 +2,7 @@ r"""One-layer softmax attention $f_i = h(X_i^\top\mathrm{softmax}(X_iWz_i))$, tr
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -143,14 +144,10 @@ def _two_uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> tuple[A
 class CombinedAttention(AbstractAttention):
     """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023)."""
 
-    W: Float[Array, "d d"]
-    head: Head
+    W: Float[Array, "d d"] = eqx.field(converter=partial(as_matrix, "W"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 1
     trained: ClassVar[tuple[str, ...]] = ("W",)
-
-    def __init__(self, W: Any, head: Any):
-        self.W = as_matrix("W", W)
-        self.head = as_head(head)
 
     @classmethod
     @checked(least={"m": 1})
@@ -171,16 +168,11 @@ class CombinedAttention(AbstractAttention):
 class FactoredAttention(AbstractAttention):
     r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023)."""
 
-    K: Float[Array, "d m"]
-    Q: Float[Array, "d m"]
-    head: Head
+    K: Float[Array, "d m"] = eqx.field(converter=partial(as_matrix, "K"))
+    Q: Float[Array, "d m"] = eqx.field(converter=partial(as_array, "Q"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 2
     trained: ClassVar[tuple[str, ...]] = ("K", "Q")
-
-    def __init__(self, K: Any, Q: Any, head: Any):
-        self.K = as_matrix("K", K)
-        self.Q = as_array("Q", Q)
-        self.head = as_head(head)
 
     def __check_init__(self) -> None:
         require(self.K.shape == self.Q.shape, "Q", f"expected K's shape {self.K.shape}, got {self.Q.shape}")
@@ -216,16 +208,11 @@ class FactoredAttention(AbstractAttention):
 class DiagonalAttention(AbstractAttention):
     r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1."""
 
-    k: Float[Array, " d"]
-    q: Float[Array, " d"]
-    head: Head
+    k: Float[Array, " d"] = eqx.field(converter=partial(as_vector, "k"))
+    q: Float[Array, " d"] = eqx.field(converter=partial(as_array, "q"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 2
     trained: ClassVar[tuple[str, ...]] = ("k", "q")
-
-    def __init__(self, k: Any, q: Any, head: Any):
-        self.k = as_vector("k", k)
-        self.q = as_array("q", q)
-        self.head = as_head(head)
 
     def __check_init__(self) -> None:
         require(self.k.shape == self.q.shape, "q", f"expected k's shape {self.k.shape}, got {self.q.shape}")

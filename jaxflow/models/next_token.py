@@ -1,7 +1,9 @@
 r"""Attention that predicts the next word: the vocabulary as its head."""
 
+from functools import partial
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,13 +40,9 @@ class NextTokenAttention(AbstractModel):
     ```
     """
 
-    W: Float[Array, "d d"]
-    embeddings: Float[Array, "K d"]
+    W: Float[Array, "d d"] = eqx.field(converter=partial(as_matrix, "W"))
+    embeddings: Float[Array, "K d"] = eqx.field(converter=partial(as_matrix, "embeddings"))
     trained: ClassVar[tuple[str, ...]] = ("W",)
-
-    def __init__(self, W: Any, embeddings: Any):
-        self.W = as_matrix("W", W)
-        self.embeddings = as_matrix("embeddings", embeddings)
 
     @classmethod
     @checked()
