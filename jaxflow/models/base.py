@@ -31,7 +31,7 @@ class AbstractModel(AbstractPrinted):
     callable on one input.
     """
 
-    # The fields that are trained by default.
+    # The fields that are trained by default; a class with another rule defines `trainable`.
     trained: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
@@ -39,8 +39,8 @@ class AbstractModel(AbstractPrinted):
         """One output for each label of the data, `(n,)` or `(n, k)`."""
 
     def linearize(self, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
-        """The outputs, and the map that pulls scaled output weights back to the trainable parameters: unless overridden
-        by automatic differentiation."""
+        """The outputs, and the map that pulls scaled output weights back to the trainable parameters; by automatic
+        differentiation unless overridden."""
         return linearize_outputs(lambda model: model.outputs(data), self, trainable)
 
     def trainable(self) -> PyTree:
