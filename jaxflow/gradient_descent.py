@@ -14,7 +14,6 @@ from jaxflow._core import (
     RESULTS,
     Code,
     all_finite,
-    as_integer,
     checked,
     good,
     is_concrete,
@@ -31,7 +30,7 @@ Normalisation = str | Literal[False]
 NORMALISATIONS = ("jointly", "separately", False)
 
 
-@checked(nonnegative=["epsilon", "ridge"], positive=["learning_rate"], rising=["save_at"])
+@checked(least={"batch": 1}, nonnegative=["epsilon", "ridge"], positive=["learning_rate"], rising=["save_at"])
 def descend(
     risk: EmpiricalRisk,
     model: Any,
@@ -101,7 +100,6 @@ def descend(
     if batch is not None:
         require(risk.data is not None, "batch", "the data of this risk are hidden in its function; leave batch out")
         count = jax.tree.leaves(risk.data)[0].shape[0]
-        as_integer("batch", batch, 1)
         require(batch <= count, "batch", f"expected at most all {count} data, got {batch}")
     if save_at is not None and is_concrete(save_at):
         within = bool(np.all((np.asarray(save_at) >= 0) & (np.asarray(save_at) <= steps)))

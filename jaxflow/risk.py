@@ -104,11 +104,8 @@ def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     expected = f"expected {inputs.shape[0]} labels, one for each input, got shape {labels.shape}"
     require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
     require_finite("labels", labels)
-    if loss.margin and not many:
-        _require_margins(loss, labels)
-        require_signs("labels", labels)
     if not many:
-        return kind(inputs, labels)
+        return _labelled(kind(inputs, labels), loss, "labels")
     # Class numbers stay integers, which tells them from frequencies where they are traced. Rows that sum to one in
     # single precision have another sum in double.
     numbers = jnp.issubdtype(classes.dtype, jnp.integer)
@@ -127,18 +124,18 @@ def _require_margins(loss: AbstractLoss, labels: Any) -> None:
     )
 
 
-def _labelled(data: LinearData | SampleData, loss: AbstractLoss) -> LinearData | SampleData:
+def _labelled(data: LinearData | SampleData, loss: AbstractLoss, argument: str = "targets") -> LinearData | SampleData:
     """Data with the targets of the loss: labels -1 and 1, class numbers as integers, frequencies, real values.
 
-    **Raises:** `ValueError` naming `targets` for what is none of these."""
+    **Raises:** `ValueError` naming the `argument` for what is none of these."""
     if isinstance(loss, CrossEntropy):
-        return eqx.tree_at(lambda d: d.targets, data, as_classes("targets", data.targets))
+        return eqx.tree_at(lambda d: d.targets, data, as_classes(argument, data.targets))
     if not loss.margin:
         real = jnp.issubdtype(data.targets.dtype, jnp.floating)
         return data if real else type(data)(data.inputs, data.targets)
-    targets = as_signs("targets", data.targets)
+    targets = as_signs(argument, data.targets)
     _require_margins(loss, targets)
-    require_signs("targets", targets)
+    require_signs(argument, targets)
     return data if targets is data.targets else type(data)(data.inputs, targets)
 
 

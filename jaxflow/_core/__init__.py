@@ -18,6 +18,7 @@ from jaxflow._core.checks import as_signs as as_signs
 from jaxflow._core.checks import as_vector as as_vector
 from jaxflow._core.checks import check_integer as check_integer
 from jaxflow._core.checks import check_kind as check_kind
+from jaxflow._core.checks import check_name as check_name
 from jaxflow._core.checks import check_real as check_real
 from jaxflow._core.checks import is_concrete as is_concrete
 from jaxflow._core.checks import raw_array as raw_array

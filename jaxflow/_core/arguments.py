@@ -32,17 +32,8 @@ Sizes = dict[str, Any]
 Check = Callable[[str, Any, Sizes], Any]
 
 
-def checked(
-    *,
-    least: Mapping[str, int] | None = None,
-    positive: Sequence[str] = (),
-    nonnegative: Sequence[str] = (),
-    infinite: Sequence[str] = (),
-    nan: Sequence[str] = (),
-    rising: Sequence[str] = (),
-    plain: Sequence[str] = (),
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    r"""A function whose arguments are held to their annotations before anything is traced.
+class Checked(NamedTuple):
+    r"""Holds the arguments of a function to their annotations before anything is traced; a decorator.
 
     Arrays, given as those of JAX or NumPy or as lists, have the dtype and the shape of their annotation, where a name
     such as `d` is one size in all arguments (and that of data that stand beside them, see `named_sizes`), and no NaN
@@ -57,7 +48,15 @@ def checked(
     **Raises:** `ValueError` whose sentence begins with the argument's name.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    least: Mapping[str, int] = types.MappingProxyType({})
+    positive: Sequence[str] = ()
+    nonnegative: Sequence[str] = ()
+    infinite: Sequence[str] = ()
+    nan: Sequence[str] = ()
+    rising: Sequence[str] = ()
+    plain: Sequence[str] = ()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
 
         @functools.cache
@@ -66,8 +65,7 @@ def checked(
             hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
             if any(isinstance(hint, str) for hint in hints.values()):
                 hints = typing.get_type_hints(inspect.unwrap(function))
-            rules = _Rules(least or {}, positive, nonnegative, infinite, nan, rising, plain)
-            found = {name: rules.of(name, hint) for name, hint in hints.items() if name != "return"}
+            found = {name: self.of(name, hint) for name, hint in hints.items() if name != "return"}
             return {name: check for name, check in found.items() if check is not None}
 
         @functools.wraps(function)
@@ -82,18 +80,6 @@ def checked(
             return function(*bound.args, **bound.kwargs)
 
         return call
-
-    return decorate
-
-
-class _Rules(NamedTuple):
-    least: Mapping[str, int]
-    positive: Sequence[str]
-    nonnegative: Sequence[str]
-    infinite: Sequence[str]
-    nan: Sequence[str]
-    rising: Sequence[str]
-    plain: Sequence[str]
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it cannot be checked."""
@@ -195,6 +181,9 @@ class _Rules(NamedTuple):
             return found
 
         return array
+
+
+checked = Checked
 
 
 def _alone(check: Callable[..., Any], *rest: Any) -> Check:

@@ -4,7 +4,7 @@ import difflib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,13 @@ def unknown_name(argument: str, name: object, options: Iterable[str]) -> ValueEr
     near = next((option for option in known if close and option.lower() == close[0]), None)
     hint = f"; did you mean {near!r}?" if near is not None else "."
     return ValueError(f"{argument}: unknown name {shown(name)}{hint} Known: {', '.join(known)}.")
+
+
+def check_name(argument: str, name: Any, known: Collection[str]) -> str:
+    """One of the `known` names. **Raises:** `ValueError` for anything else, with the nearest name."""
+    if not isinstance(name, str) or name not in known:
+        raise unknown_name(argument, name, known)
+    return name
 
 
 def shown(value: Any) -> str:
@@ -152,9 +159,7 @@ def as_named(argument: str, value: Any, kind: type, known: Mapping[str, Callable
     """A value of a kind, or the one `known` by its name. **Raises:** `ValueError` with the nearest name."""
     if isinstance(value, kind):
         return value
-    if not isinstance(value, str) or value not in known:
-        raise unknown_name(argument, value, known)
-    return known[value]()
+    return known[check_name(argument, value, known)]()
 
 
 def as_key(argument: str, value: Any) -> jax.Array:

@@ -247,7 +247,6 @@ class MarginLoss(AbstractLoss):
     function: Callable[[Float[Array, ""]], Float[Array, ""]] = eqx.field(static=True)
     tail: Tail = eqx.field(static=True)
     last: float = eqx.field(static=True)
-    log_slope: float = eqx.field(static=True)
     decay: float = eqx.field(static=True)
     margin: ClassVar[bool] = True
 
@@ -263,7 +262,7 @@ class MarginLoss(AbstractLoss):
             slopes = [float(jax.grad(function)(jnp.asarray(q))) for q in _PROBES]
             begun = [float(jax.grad(function)(jnp.asarray(-q))) for q in _PROBES]
         require(min(begun + slopes) < 0, "loss", "expected a function of the margin q = y f that falls as q grows")
-        self.tail, self.last, self.log_slope, self.decay = _tail(slopes)
+        self.tail, self.last, self.decay = _tail(slopes)
 
     def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return _each(self.function, targets * outputs)
@@ -288,15 +287,15 @@ def _each(function: Callable[[Any], Any], q: Outputs) -> Outputs:
     return jax.vmap(function)(q.reshape(-1)).reshape(q.shape)
 
 
-def _tail(slopes: list[float]) -> tuple[Tail, float, float, float]:
-    """The tail of a loss from its slopes at the probes: kind, last usable margin, log|slope| there, rate."""
+def _tail(slopes: list[float]) -> tuple[Tail, float, float]:
+    """The tail of a loss from its slopes at the probes: kind, last usable margin, rate."""
     known = [(q, math.log(-slope)) for q, slope in zip(_PROBES, slopes, strict=True) if slope < -1e-100]
     if slopes[-1] == 0.0 and len(known) >= 3:
         (q0, a), (q1, b), (q2, c) = known[-3:]
         rates = (a - b) / (q1 - q0), (b - c) / (q2 - q1)
         # Those of the logistic loss agree to 1e-6 from q = 16 on.
         if abs(rates[0] - rates[1]) <= 1e-6 * rates[1]:
-            return Tail.exponential, q2, c, rates[1]
+            return Tail.exponential, q2, rates[1]
     # A slope that falls that far and does not vanish is steeper than an exponential, and no hinge.
     flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)
-    return (Tail.flat if flat else Tail.other), math.inf, 0.0, 0.0
+    return (Tail.flat if flat else Tail.other), math.inf, 0.0

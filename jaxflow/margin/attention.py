@@ -9,16 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import as_matrix, is_concrete, raw_array, require
+from jaxflow._core import all_finite, as_matrix, is_concrete, raw_array, require
 from jaxflow.data import TokenData
 from jaxflow.data.tokens import first_index
 from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
 
 
-class AttentionProgram(AbstractProgram):
-    r"""$\min N(W)$ s.t. $(x_{ia_i}-x_{it})^\top Wz_i\ge1$ for masked $t$, $(x_{it}-x_{ia_i})^\top Wz_i=0$
-    for selected $t$.
+class AbstractAttentionProgram(AbstractProgram):
+    r"""Inequalities for masked tokens t and equalities for selected ones, on $(x_{it}-x_{ia_i})^\top Wz_i$.
 
     $a_i$, the anchor, is the first selected token of query i; with one selected token there is no equality.
     In a dual array, of the shape of `selection`, entries of masked tokens are the multipliers of inequalities
@@ -35,7 +34,6 @@ class AttentionProgram(AbstractProgram):
     selection: Bool[Array, "n ..."]
     visible: Bool[Array, "n ..."]
     diagonal: bool = eqx.field(static=True)
-    conic: ClassVar[bool] = True
 
     @property
     def _selected(self) -> Bool[Array, "n ..."]:
@@ -49,19 +47,9 @@ class AttentionProgram(AbstractProgram):
         return first & selected
 
     @property
-    def active(self) -> Bool[Array, "n ..."]:
-        """Visible, not selected, and its query has a selected token."""
-        selected = self._selected
-        return self.visible & ~selected & jnp.any(selected, axis=-1, keepdims=True)
-
-    @property
     def equal(self) -> Bool[Array, "n ..."]:
         """Selected beside the anchor."""
         return self._selected & ~self.anchor
-
-    @property
-    def targets(self) -> Float[Array, "n ..."]:
-        return self.active.astype(self.tokens.dtype)
 
     @property
     def primal_zero(self) -> Float[Array, "..."]:
@@ -94,7 +82,7 @@ class AttentionProgram(AbstractProgram):
     def compact(self) -> Compact:
         """One slot for each token but the anchor: n·k·(T−1) of them (the dual's size in exact reduction)."""
         T, d = self.tokens.shape[-2:]
-        finite = jnp.all(jnp.isfinite(self.tokens)) & jnp.all(jnp.isfinite(self.queries))
+        finite = all_finite((self.tokens, self.queries, self.targets))
         outputs = self.selection[..., 0].size
         anchor = jnp.argmax(self.anchor, axis=-1).reshape(outputs, 1)
         # The anchor's slot is the one left out; without any selected token all slots are empty anyway.
@@ -105,15 +93,32 @@ class AttentionProgram(AbstractProgram):
         left = jnp.where(finite, features, 0.0)
         right = jnp.where(finite, self.queries.reshape(outputs, d), 0.0)
         rows = RankOneRows(left, right)
-        inequality = self.active.reshape(-1)[flat] & finite
         return Compact(
             rows=DenseRows(left * rows.repeat(right)) if self.diagonal else rows,
-            inequality=inequality,
+            inequality=self.active.reshape(-1)[flat] & finite,
             equality=self.equal.reshape(-1)[flat] & finite,
-            targets=inequality.astype(left.dtype),
+            targets=jnp.where(finite, self.targets.reshape(-1)[flat], 0.0),
             slots=flat,
             finite=finite,
         )
+
+
+class AttentionProgram(AbstractAttentionProgram):
+    r"""$\min N(W)$ s.t. $(x_{ia_i}-x_{it})^\top Wz_i\ge1$ for masked $t$, $(x_{it}-x_{ia_i})^\top Wz_i=0$
+    for selected $t$.
+    """
+
+    conic: ClassVar[bool] = True
+
+    @property
+    def active(self) -> Bool[Array, "n ..."]:
+        """Visible, not selected, and its query has a selected token."""
+        selected = self._selected
+        return self.visible & ~selected & jnp.any(selected, axis=-1, keepdims=True)
+
+    @property
+    def targets(self) -> Float[Array, "n ..."]:
+        return self.active.astype(self.tokens.dtype)
 
 
 def _as_selection(data: TokenData, selection: Any) -> Bool[Array, "n ..."]:

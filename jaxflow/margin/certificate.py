@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import AbstractPrinted, Code, as_array, positive_or_one, require, shown, unknown_name
+from jaxflow._core import AbstractPrinted, Code, as_array, check_name, positive_or_one, require
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
@@ -98,11 +98,8 @@ def _unit(x: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
 
 def bounds_of(program: AbstractProgram, primal: Any, dual: Any, source: Any = "program") -> Certificate:
     """`jaxflow.margin.certify` of a primal and a dual point."""
-    if isinstance(source, str) and source not in CertificateSource.__members__:
-        raise unknown_name("source", source, CertificateSource.__members__)
-    if not isinstance(source, str | CertificateSource):
-        raise ValueError(f"source: expected one of {', '.join(CertificateSource.__members__)}, got {shown(source)}")
-    code = CertificateSource[source] if isinstance(source, str) else source
+    named = isinstance(source, CertificateSource)
+    code = source if named else CertificateSource[check_name("source", source, CertificateSource.__members__)]
     primal, dual = as_array("primal", primal, mixed=True), as_array("dual", dual)
     zero = program.primal_zero
     real = not jnp.iscomplexobj(primal) or jnp.iscomplexobj(zero)

@@ -6,7 +6,6 @@ $W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6): $W^{mm}$ solves (Gen-SVM), 
 a set as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
 """
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -15,51 +14,22 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import as_array, is_concrete, require, require_finite
 from jaxflow.data import TokenData
-from jaxflow.margin.attention import AttentionProgram, attention_svm
-from jaxflow.margin.norms import AbstractNorm, Frobenius
-from jaxflow.margin.program import AbstractProgram, Compact
+from jaxflow.margin.attention import AbstractAttentionProgram, attention_svm
 
 
-class FiniteComponentProgram(AbstractProgram):
+class FiniteComponentProgram(AbstractAttentionProgram):
     r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7)."""
 
-    base: AttentionProgram
     log_ratios: Float[Array, "n ..."]
-    norm: AbstractNorm
     conic: ClassVar[bool] = False
 
     @property
     def active(self) -> Bool[Array, "n ..."]:
-        return jnp.zeros_like(self.base.active)
-
-    @property
-    def equal(self) -> Bool[Array, "n ..."]:
-        return self.base.equal
+        return jnp.zeros_like(self.selection)
 
     @property
     def targets(self) -> Float[Array, "n ..."]:
-        return jnp.where(self.base.equal, self.log_ratios, 0.0)
-
-    @property
-    def primal_zero(self) -> Float[Array, "d d"]:
-        return self.base.primal_zero
-
-    def values(self, primal: Float[Array, "d d"]) -> Float[Array, "n ..."]:
-        return self.base.values(primal)
-
-    def adjoint(self, dual: Float[Array, "n ..."]) -> Float[Array, "d d"]:
-        return self.base.adjoint(jnp.where(self.equal, dual, 0.0))
-
-    def row_sizes(self) -> Float[Array, "n ..."]:
-        return self.base.row_sizes()
-
-    def compact(self) -> Compact:
-        compact = self.base.compact()
-        targets = self.targets.reshape(-1)[compact.slots]
-        finite = compact.finite & jnp.all(jnp.isfinite(targets))
-        equality = compact.equality & finite
-        none, targets = jnp.zeros_like(equality), jnp.where(equality, targets, 0.0)
-        return replace(compact, inequality=none, equality=equality, targets=targets, finite=finite)
+        return jnp.where(self.equal, self.log_ratios, 0.0)
 
 
 def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteComponentProgram:
@@ -93,4 +63,4 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
         require(bool((chosen > 0).all()), "attention", "selected tokens need positive probabilities")
     log = jnp.log(jnp.where(base.selection, attention, 1.0))
     anchor = jnp.sum(jnp.where(base.anchor, log, 0.0), axis=-1, keepdims=True)
-    return FiniteComponentProgram(base=base, log_ratios=log - anchor, norm=Frobenius())
+    return FiniteComponentProgram(**vars(base), log_ratios=log - anchor)

@@ -1,6 +1,7 @@
 r"""All token choices of one instance, and with them every locally-optimal direction."""
 
 import enum
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -76,15 +77,9 @@ class Enumeration(AbstractPrinted):
 def _choices(options: list[np.ndarray], chunk: int) -> Iterator[tuple[np.ndarray, int]]:
     """All combinations in lexicographic order, in chunks of constant length, with how many of each are
     real."""
-    radix = np.array([len(option) for option in options])
-    total = math.prod(int(size) for size in radix)
-    place = np.array([math.prod(int(size) for size in radix[i + 1 :]) for i in range(len(radix))])
-    for start in range(0, total, chunk):
-        index = np.arange(start, start + chunk)
-        index = np.minimum(index, total - 1)
-        digits = (index[:, None] // place[None, :]) % radix[None, :]
-        tokens = np.stack([option[digits[:, i]] for i, option in enumerate(options)], axis=1)
-        yield tokens.astype(np.int32), min(chunk, total - start)
+    combinations = itertools.product(*options)
+    while rows := list(itertools.islice(combinations, chunk)):
+        yield from _padded(np.array(rows, np.int32), chunk)
 
 
 def _padded(rows: np.ndarray, chunk: int) -> Iterator[tuple[np.ndarray, int]]:

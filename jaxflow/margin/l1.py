@@ -23,7 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import scaled_cholesky, step_to_boundary
+from jaxflow.margin._linear_algebra import step_to_boundary
 from jaxflow.margin.certificate import FARKAS_MULTIPLE, Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, Candidate, closest, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
@@ -45,15 +45,15 @@ def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Ar
 class VectorPlace(AbstractPlace):
     """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k."""
 
-    def __init__(self, rows: Array, weights: Array, shares: Array, outer: Array):
+    def __init__(self, rows: Array, weights: Array, shares: Array):
         self.rows, self.shares = rows, shares
         a = weights @ self.rows
         self.room = 1.0 - jnp.abs(a) ** 2
         self.slope = 2 * _inner(self.rows, a)
-        schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
-        schur = schur + (jnp.diag(outer) if outer.ndim == 1 else outer)
-        schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
-        self.schur, self.factors = schur, scaled_cholesky(schur, 10 * float(jnp.finfo(shares.dtype).eps))
+
+    def schur(self, outer: Array) -> Array:
+        own = 2 * jnp.real((jnp.conj(self.rows) * self.shares[None, :]) @ self.rows.T)
+        return own + outer + (self.slope * (self.shares / self.room)[None, :]) @ self.slope.T
 
     def product(self) -> Array:
         return jnp.sum(self.shares * self.room)

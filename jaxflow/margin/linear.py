@@ -151,12 +151,18 @@ def _as_norm(norm: Any, shape: tuple[int, ...]) -> AbstractNorm:
     return norm
 
 
-def _check(inputs: Float[Array, "n ..."], targets: Float[Array, " n"]) -> None:
-    """**Raises:** `ValueError` naming `inputs` or `targets`."""
+def _data(inputs: Any, name: str, targets: Any) -> list[Array]:
+    """Inputs and targets, which a caller knows by this name, in one dtype. **Raises:** `ValueError`."""
+    inputs, targets = as_array("inputs", inputs), as_array(name, targets, integers=True)
+    require(inputs.ndim >= 2, "inputs", f"expected shape (n, d) or (n, p, q), got {inputs.shape}")
+    expected = f"expected one {name.removesuffix('s')} for each input, shape {inputs.shape[:1]}, got {targets.shape}"
+    require(targets.shape == inputs.shape[:1], name, expected)
+    inputs, targets = as_arrays(inputs=inputs, targets=targets)
     known = inputs.ndim in (2, 3)
     require(known, "inputs", f"expected one instance, (n, d) or (n, p, q), got {inputs.shape}; map batches by jax.vmap")
     require(min(inputs.shape) > 0, "inputs", f"empty axis in shape {inputs.shape}")
     LinearData(inputs.reshape(len(inputs), -1), targets).check()
+    return [inputs, targets]
 
 
 def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None) -> MaxMarginProgram:
@@ -180,13 +186,9 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 2 with eq. (38), Corollaries 1–3.
     """
-    inputs, labels = as_array("inputs", inputs), as_array("labels", as_signs("labels", labels), integers=True)
-    require(inputs.ndim >= 2, "inputs", f"expected shape (n, d) or (n, p, q), got {inputs.shape}")
-    n = inputs.shape[0]
-    require(labels.shape == (n,), "labels", f"expected one label for each input, shape {(n,)}, got {labels.shape}")
+    labels = as_array("labels", as_signs("labels", labels), integers=True)
     require_signs("labels", labels)
-    inputs, labels = as_arrays(inputs=inputs, labels=labels)
-    _check(inputs, labels)
+    inputs, labels = _data(inputs, "labels", labels)
     shape = inputs.shape[1:]
     return MaxMarginProgram(
         norm=_as_norm(norm, shape), inputs=inputs, labels=labels, transform=_as_transform(transform, shape)
@@ -203,11 +205,7 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 6 (ℓ2) and Remark 4 (ℓ1 as α → 0).
     """
-    inputs, targets = as_arrays(inputs=inputs, targets=as_array("targets", targets, integers=True))
-    require(inputs.ndim >= 2, "inputs", f"expected shape (n, d) or (n, p, q), got {inputs.shape}")
-    expected = f"expected one target for each input, shape {inputs.shape[:1]}, got {targets.shape}"
-    require(targets.shape == inputs.shape[:1], "targets", expected)
-    _check(inputs, targets)
+    inputs, targets = _data(inputs, "targets", targets)
     shape = inputs.shape[1:]
     return MinimumNormProgram(
         norm=_as_norm(norm, shape), inputs=inputs, values_at_inputs=targets, transform=_as_transform(transform, shape)

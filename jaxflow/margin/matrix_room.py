@@ -14,16 +14,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg
-from jaxflow.margin._linear_algebra import scaled_cholesky
 from jaxflow.margin.mehrotra import AbstractPlace, Move
 
 # Step lengths tried at once: eliminations tell which keep a matrix positive definite. They cost a fraction of the
 # eigenvalues that the exact length needs, and cannot hang on NaN.
 # They are closest near one, where the last digits are made: between 1 and 0.97 lies a factor of thirty in the gap.
 STEPS = (1.0, 0.997, 0.985, 0.96, 0.92, 0.86, 0.78, 0.68, 0.56, 0.44, 0.33, 0.2, 0.08, 0.01)
-
-# Dimensions of the queries up to which pairs of coordinates, q(q+1)/2, are fewer than six products of depth q.
-MOST_PAIRED = 11
 
 
 class AbstractMatrixRoom(abc.ABC):
@@ -76,13 +72,14 @@ class RankOneRoom(AbstractMatrixRoom):
         G, H, q = self.queries, point[1], self.size
         GY, HY, GP, HP = G @ Y, H @ Y, G @ P, H @ P
         curvature = 2 * self.cross * (GY @ G.T)
-        if q > MOST_PAIRED:
+        i, j = np.triu_indices(q)
+        if len(i) > 6 * q:
+            # Six products of depth q take less than one over all pairs of coordinates.
             gYh, hYh, gPh, hPh = GY @ H.T, HY @ H.T, GP @ H.T, HP @ H.T
             gYg, gPg = GY @ G.T, GP @ G.T
             both = curvature + gYh * gPh.T + gYg * hPh + hYh * gPg + gYh.T * gPh
         else:
             # Inner products of the symmetric part of P·D_k·Y with D_l, whose entries above the diagonal count twice.
-            i, j = np.triu_indices(q)
             left = HP[:, i] * GY[:, j] + GP[:, i] * HY[:, j] + HP[:, j] * GY[:, i] + GP[:, j] * HY[:, i]
             right = np.where(i == j, 0.5, 1.0)[None, :].astype(G.dtype) * (H[:, i] * G[:, j] + G[:, i] * H[:, j])
             both = curvature + left @ right.T
@@ -117,16 +114,17 @@ class DenseRoom(AbstractMatrixRoom):
 class MatrixPlace(AbstractPlace):
     """The room at one point (λ, Y); a `careful` one centres more where the predictor's step was short."""
 
-    def __init__(self, room: AbstractMatrixRoom, careful: Bool[Array, ""], weights: Array, Y: Array, outer: Array):
+    def __init__(self, room: AbstractMatrixRoom, careful: Bool[Array, ""], weights: Array, Y: Array):
         eye = jnp.eye(room.size, dtype=Y.dtype)
         self.room, self.careful, self.Y = room, careful, Y
         self.point = room.combine(weights)
         C = eye - room.inner(self.point, self.point)
         self.C = C = 0.5 * (C + C.T)
         half = linalg.lower_solve(linalg.cholesky(C), eye)
-        self.P = P = half.T @ half
-        self.schur = room.schur(self.point, Y, P) + (jnp.diag(outer) if outer.ndim == 1 else outer)
-        self.factors = scaled_cholesky(self.schur, 10 * float(jnp.finfo(Y.dtype).eps))
+        self.P = half.T @ half
+
+    def schur(self, outer: Array) -> Array:
+        return self.room.schur(self.point, self.Y, self.P) + outer
 
     def product(self) -> Array:
         return jnp.sum(self.Y * self.C)

@@ -24,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import all_finite, positive_or_one
-from jaxflow.margin._linear_algebra import refined_solve, step_to_boundary
+from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
 
 # Steps in the room of a matrix, half of them for a first attempt, which takes at most 15 where it settles an attention
 # program, and 9 to 25 with any matrices. For the recession cone of a model's rows 30 were seen at most (3,000 random
@@ -45,11 +45,11 @@ class Move(NamedTuple):
 
 
 class AbstractPlace(abc.ABC):
-    """A norm's dual at one point (λ, y). Predictor and corrector share one factorisation: `schur` is the matrix of the
-    equations of λ, `factors` are those of `scaled_cholesky`."""
+    """A norm's dual at one point (λ, y)."""
 
-    schur: Float[Array, "m m"]
-    factors: tuple[Float[Array, "m m"], Float[Array, " m"]]
+    @abc.abstractmethod
+    def schur(self, outer: Float[Array, "m m"]) -> Float[Array, "m m"]:
+        """The matrix of the equations of λ; `outer`: what the inequalities add to it."""
 
     @abc.abstractmethod
     def product(self) -> Float[Array, ""]:
@@ -58,10 +58,6 @@ class AbstractPlace(abc.ABC):
     @abc.abstractmethod
     def known(self, centre: Float[Array, ""], correction: Any) -> Float[Array, " m"]:
         """The part of ⟨A_k, ρ⟩ after the step that the change of λ has nothing to do with."""
-
-    def solve(self, right: Float[Array, " m"], refine: bool) -> Float[Array, " m"]:
-        """The change of λ."""
-        return refined_solve(self.schur, *self.factors, right, refine)
 
     @abc.abstractmethod
     def move(self, change: Float[Array, " m"], centre: Float[Array, ""], correction: Any) -> Move:
@@ -116,11 +112,11 @@ class Constraints(eqx.Module):
         """w, or Gᵀw."""
         return slack if self.matrix is None else slack @ self.matrix
 
-    def outer(self, ratio: Float[Array, " c"]) -> Float[Array, "m ..."]:
+    def outer(self, ratio: Float[Array, " c"]) -> Float[Array, "m m"]:
         """What the ratios of w and λ add to the linear system: a diagonal, or GᵀDG; one where no slot is in use."""
         unused = jnp.where(self.used, 0.0, 1.0)
         if self.matrix is None:
-            return jnp.where(self.inequality, ratio, unused)
+            return jnp.diag(jnp.where(self.inequality, ratio, unused))
         return (self.matrix.T * jnp.where(self.inequality, ratio, 0.0)[None, :]) @ self.matrix + jnp.diag(unused)
 
 
@@ -136,9 +132,8 @@ def follow(
 ) -> Interior:
     r"""Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all.
 
-    **Arguments:** `at(weights, shares, outer)`: the place (λ, y); `outer` is $w_k/\lambda_k$, which joins the system's
-    diagonal, or $G^\top DG$ of a matrix G. `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`: entries of the
-    room's diagonal: complementarity is shared among them and the inequalities.
+    **Arguments:** `at(weights, shares)`: the place (λ, y). `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`:
+    entries of the room's diagonal: complementarity is shared among them and the inequalities.
     """
     inequality, targets, used = constraints.inequality, constraints.targets, constraints.used
     dtype = targets.dtype
@@ -152,7 +147,10 @@ def follow(
         weights, shares, slack = state.weights, state.shares, state.slack
         held = constraints.held(weights)
         divisor = jnp.where(inequality, held, 1.0)
-        place = at(weights, shares, constraints.outer(slack / divisor))
+        place = at(weights, shares)
+        # Predictor and corrector share one factorisation.
+        schur = place.schur(constraints.outer(slack / divisor))
+        factors = scaled_cholesky(schur, 10 * eps)
         mean = (place.product() + jnp.sum(on * slack * held)) / count
 
         def direction(
@@ -160,7 +158,7 @@ def follow(
         ) -> tuple[Move, Array]:
             right = targets - place.known(centre, correction) - second
             right = right + constraints.pushed(on * (centre - product) / divisor)
-            change = place.solve(jnp.where(used, right, 0.0), refine)
+            change = refined_solve(schur, *factors, jnp.where(used, right, 0.0), refine)
             change_slack = on * ((centre - product - slack * constraints.held(change)) / divisor - slack)
             return place.move(change, centre, correction), change_slack
 

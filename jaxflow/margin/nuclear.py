@@ -16,13 +16,13 @@ of m×q(q+1)/2 matrices, or a sum of Hadamard products, because the constraint e
 the rank and the active set are fixed and the remaining equations are solved by Newton's method (`nuclear_polish`).
 """
 
+from dataclasses import replace
 from functools import partial
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.lanes import looped_on_cpu
@@ -46,15 +46,6 @@ NEAR, LIFT = 0.97, 0.1
 LANES = 8
 
 
-class NuclearPoint(eqx.Module):
-    """`weights` λ, multiplier `Y`, `steps` taken, and whether the method converged."""
-
-    weights: Float[Array, " m"]
-    Y: Float[Array, "q q"]
-    steps: Int[Array, ""]
-    converged: Bool[Array, ""]
-
-
 def interior_point(
     cross: Float[Array, "m m"],
     queries: Float[Array, "m q"],
@@ -69,8 +60,8 @@ def interior_point(
     *,
     max_steps: int,
     tolerance: float,
-) -> tuple[NuclearPoint, NuclearPoint]:
-    r"""Interior point on the reduced dual from λ, Y and slack, and its polish.
+) -> tuple[Interior, Interior]:
+    r"""Interior point on the reduced dual from λ, Y and slack, and its polish. `status` is 1 where it converged.
 
     What that does not settle, in half of the steps, begins anew, far from the boundary, and goes on to the end; what
     that leaves open (sets of tokens, whose weights are not unique) is polished as singular.
@@ -115,10 +106,11 @@ def interior_point(
         return tuple(again), jnp.asarray(True)
 
     better, _ = lax.while_loop(lambda carry: ~carry[1], once_more, (better, settled))
-    return NuclearPoint(end.weights, end.shares, end.steps, converged), NuclearPoint(*better, end.steps, converged)
+    end = replace(end, status=jnp.where(converged, 1, 2))
+    return end, replace(end, weights=better[0], shares=better[1])
 
 
-def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, NuclearPoint, Float[Array, "d q"]]:
+def solve_convex(compact: Compact, max_steps: int) -> tuple[Interior, Interior, Float[Array, "d q"]]:
     """The interior point and its polish, in the reduced coordinates of the basis returned with them.
 
     An infeasible program is not attempted: its weights are the Farkas ray, Y is zero.
@@ -141,7 +133,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
         *(rows.left @ rows.left.T, rows.repeat(reduced), compact.inequality, compact.equality),
         *(jnp.where(skip, least.weights, weights), jnp.where(skip, 0.0, Y), slack, inside, size, skip),
     )
-    point, polished = (NuclearPoint(p.weights, p.Y, least.steps + p.steps, p.converged) for p in points)
+    point, polished = (replace(p, steps=least.steps + p.steps) for p in points)
     return point, polished, basis
 
 
@@ -181,8 +173,8 @@ def solve_nuclear(program: AbstractProgram, compact: Compact, tolerance: float, 
         program,
         compact,
         # W = 2 M(λ) Y in the original coordinates.
-        [(2 * (compact.rows.combine(x.weights) @ basis @ x.Y) @ basis.T, x.weights) for x in (point, polished)],
+        [(2 * (compact.rows.combine(x.weights) @ basis @ x.shares) @ basis.T, x.weights) for x in (point, polished)],
         steps=point.steps,
-        spent=~point.converged & (point.steps >= max_steps),
+        spent=(point.status != 1) & (point.steps >= max_steps),
         tolerance=tolerance,
     )

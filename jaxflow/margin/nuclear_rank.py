@@ -42,7 +42,7 @@ def solve_nuclear_rank(
     reduced = rows.right @ basis
     q = reduced.shape[1]
     m = min(rank, q, rows.left.shape[1])
-    values, vectors = linalg.eigh(convex.Y)
+    values, vectors = linalg.eigh(convex.shares)
     top = vectors[:, ::-1][:, :m] * jnp.sqrt(jnp.maximum(2 * values[::-1][:m], 0.0))[None, :]
     queries = rows.repeat(reduced)
     M = rows.left.T @ (convex.weights[:, None] * queries)

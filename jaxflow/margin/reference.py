@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import Code, check_kind, is_concrete, require, unknown_name
+from jaxflow._core import Code, check_kind, check_name, is_concrete, require
 from jaxflow.margin.certificate import Certificate, CertificateSource, ProgramResult, Solution, bounds_of
 from jaxflow.margin.norms import Frobenius, Nuclear
 from jaxflow.margin.program import AbstractProgram, RankOneRows
@@ -36,8 +36,7 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
 
     require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
     check_kind("solver", solver, str, "the name of a solver of CVXPY")
-    if solver not in cp.installed_solvers():
-        raise unknown_name("solver", solver, cp.installed_solvers())
+    check_name("solver", solver, cp.installed_solvers())
     require(is_concrete(program), "program", "solve_cvxpy runs outside jit and vmap; use jf.margin.solve there")
     bounded = isinstance(program.norm, Nuclear) and program.norm.rank is not None
     require(not bounded, "norm", "a rank bound is not convex; CVXPY cannot state it")

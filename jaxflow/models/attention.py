@@ -2,6 +2,7 @@ r"""One-layer softmax attention $f_i = h(X_i^\top\mathrm{softmax}(X_iWz_i))$, tr
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,7 +22,7 @@ from jaxflow._core import (
     tree_norm,
 )
 from jaxflow.data import TokenData
-from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, on_one_scale, require_shape
+from jaxflow.models.base import AbstractModel, Pullback, on_one_scale, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs, is_linear
 from jaxflow.models.saturation import Saturation, log_attention
 
@@ -36,9 +37,9 @@ class AbstractAttention(AbstractModel):
     # W is homogeneous of this degree in the attention weights.
     degree: eqx.AbstractClassVar[int]
 
-    @abc.abstractmethod
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         r"""$a_{it} = x_{it}^\top W z_i$, `(n, T)` or `(n, k, T)`; hidden tokens included."""
+        return bilinear(data, data.queries @ self.combined_weights().T, data.tokens)
 
     @abc.abstractmethod
     def combined_weights(self) -> Float[Array, "..."]:
@@ -143,13 +144,10 @@ def _two_uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> tuple[A
 class CombinedAttention(AbstractAttention):
     """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023)."""
 
-    W: Float[Array, "d d"]
-    head: Head
+    W: Float[Array, "d d"] = eqx.field(converter=partial(as_matrix, "W"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 1
-
-    def __init__(self, W: Any, head: Any):
-        self.W = as_matrix("W", W)
-        self.head = as_head(head)
+    trained: ClassVar[tuple[str, ...]] = ("W",)
 
     @classmethod
     @checked(least={"m": 1})
@@ -158,14 +156,8 @@ class CombinedAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         return cls(_uniform(key, (d, d), d), head)
 
-    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return bilinear(data, data.queries @ self.W.T, data.tokens)
-
     def combined_weights(self) -> Float[Array, "d d"]:
         return self.W
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("W",))
 
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
@@ -176,15 +168,11 @@ class CombinedAttention(AbstractAttention):
 class FactoredAttention(AbstractAttention):
     r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023)."""
 
-    K: Float[Array, "d m"]
-    Q: Float[Array, "d m"]
-    head: Head
+    K: Float[Array, "d m"] = eqx.field(converter=partial(as_matrix, "K"))
+    Q: Float[Array, "d m"] = eqx.field(converter=partial(as_array, "Q"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 2
-
-    def __init__(self, K: Any, Q: Any, head: Any):
-        self.K = as_matrix("K", K)
-        self.Q = as_array("Q", Q)
-        self.head = as_head(head)
+    trained: ClassVar[tuple[str, ...]] = ("K", "Q")
 
     def __check_init__(self) -> None:
         require(self.K.shape == self.Q.shape, "Q", f"expected K's shape {self.K.shape}, got {self.Q.shape}")
@@ -210,9 +198,6 @@ class FactoredAttention(AbstractAttention):
         r"""$K^\top K - Q^\top Q$, constant along the gradient flow."""
         return self.K.T @ self.K - self.Q.T @ self.Q
 
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("K", "Q"))
-
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
         require_shape("K", self.K, (d, self.K.shape[-1]), f"for tokens of dimension {d}")
@@ -223,15 +208,11 @@ class FactoredAttention(AbstractAttention):
 class DiagonalAttention(AbstractAttention):
     r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1."""
 
-    k: Float[Array, " d"]
-    q: Float[Array, " d"]
-    head: Head
+    k: Float[Array, " d"] = eqx.field(converter=partial(as_vector, "k"))
+    q: Float[Array, " d"] = eqx.field(converter=partial(as_array, "q"))
+    head: Head = eqx.field(converter=as_head)
     degree: ClassVar[int] = 2
-
-    def __init__(self, k: Any, q: Any, head: Any):
-        self.k = as_vector("k", k)
-        self.q = as_array("q", q)
-        self.head = as_head(head)
+    trained: ClassVar[tuple[str, ...]] = ("k", "q")
 
     def __check_init__(self) -> None:
         require(self.k.shape == self.q.shape, "q", f"expected k's shape {self.k.shape}, got {self.q.shape}")
@@ -253,9 +234,6 @@ class DiagonalAttention(AbstractAttention):
     def conserved(self) -> Float[Array, " d"]:
         r"""$k\odot k - q\odot q$, constant along the gradient flow."""
         return self.k**2 - self.q**2
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("k", "q"))
 
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
@@ -282,6 +260,7 @@ class PromptAttention(AbstractAttention):
     head: Head
     K: Float[Array, "d e"] | None
     degree: ClassVar[int] = 1
+    trained: ClassVar[tuple[str, ...]] = ("p",)
 
     def __init__(self, p: Any, head: Any, K: Any = None):
         self.p = as_vector("p", p)
@@ -307,9 +286,6 @@ class PromptAttention(AbstractAttention):
 
     def combined_weights(self) -> Float[Array, " e"]:
         return self.p
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("p",))
 
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]

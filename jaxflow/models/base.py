@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -31,17 +31,21 @@ class AbstractModel(AbstractPrinted):
     callable on one input.
     """
 
+    # The fields that are trained by default; a class with another rule defines `trainable`.
+    trained: ClassVar[tuple[str, ...]] = ()
+
     @abc.abstractmethod
     def outputs(self, data: Any) -> Float[Array, "..."]:
         """One output for each label of the data, `(n,)` or `(n, k)`."""
 
-    @abc.abstractmethod
     def linearize(self, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
-        """The outputs, and the map that pulls scaled output weights back to the trainable parameters."""
+        """The outputs, and the map that pulls scaled output weights back to the trainable parameters; by automatic
+        differentiation unless overridden."""
+        return linearize_outputs(lambda model: model.outputs(data), self, trainable)
 
-    @abc.abstractmethod
     def trainable(self) -> PyTree:
         """The leaves that are trained by default, as a pytree of Booleans; `trainable` of the risk overrides it."""
+        return mark_trainable(self, self.trained)
 
     @abc.abstractmethod
     def check(self, data: Any) -> None:

@@ -1,7 +1,7 @@
 r"""Networks of products of weights, $f(x;u,v)=h(x;u\odot v)$ (Boix-Adserà et al. 2023, Definition 3.1)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from jaxflow._core import ScaledGradient, as_array, as_vector, checked, normal, require
 from jaxflow.data import LinearData, SampleData
-from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable, on_one_scale
+from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, on_one_scale
 
 # (x, a) -> h(x; a) for one input x and the products a, shape (p,).
 ProductFunction = Callable[[Array, Array], Array]
@@ -73,6 +73,7 @@ class HadamardNetwork(AbstractModel):
     u: Float[Array, " p"]
     v: Float[Array, " p"]
     logs: LogWeights | None
+    trained: ClassVar[tuple[str, ...]] = ("u", "v")
 
     # Annotated loosely: wrong arguments get the errors below, which say more than a type check.
     def __init__(self, h: Any, u: Any, v: Any, logs: LogWeights | None = None):
@@ -144,9 +145,6 @@ class HadamardNetwork(AbstractModel):
 
         return values, pullback
 
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("u", "v"))
-
     def check(self, data: Any) -> None:
         require(
             isinstance(data, LinearData | SampleData),
@@ -164,15 +162,10 @@ class ProductNetwork(AbstractModel):
 
     h: ProductFunction
     products: Float[Array, " p"]
+    trained: ClassVar[tuple[str, ...]] = ("products",)
 
     def outputs(self, data: LinearData | SampleData) -> Float[Array, "..."]:
         return product_outputs(self.h, self.products, data)
-
-    def linearize(self, data: LinearData | SampleData, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
-        return linearize_outputs(lambda model: model.outputs(data), self, trainable)
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("products",))
 
     def check(self, data: Any) -> None:
         require(isinstance(data, LinearData | SampleData), "data", "expected LinearData or SampleData")

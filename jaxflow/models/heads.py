@@ -5,6 +5,7 @@ output position.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import equinox as eqx
@@ -57,10 +58,7 @@ class FunctionHead(AbstractPrinted):
 class LinearHead(AbstractPrinted):
     r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1."""
 
-    v: Float[Array, " d"]
-
-    def __init__(self, v: Any):
-        self.v = as_vector("v", v)
+    v: Float[Array, " d"] = eqx.field(converter=partial(as_vector, "v"))
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.dot(self.v, x)
@@ -74,10 +72,7 @@ class MLPHead(AbstractPrinted):
     reports it.
     """
 
-    V: Float[Array, "r d"]
-
-    def __init__(self, V: Any):
-        self.V = as_matrix("V", V)
+    V: Float[Array, "r d"] = eqx.field(converter=partial(as_matrix, "V"))
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.sum(jax.nn.relu(self.V @ x))

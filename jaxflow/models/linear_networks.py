@@ -8,16 +8,16 @@ import abc
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import as_array, checked, compiled_once, require, unknown_name
+from jaxflow._core import as_array, check_name, checked, compiled_once, require
 from jaxflow.data import LinearData
-from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
+from jaxflow.models.base import AbstractModel
 
 # What each scheme of `init` starts from, with the theorems that ask for it.
 SCHEMES = ("random", "zero_last", "equal", "identity")
@@ -36,6 +36,7 @@ class AbstractLinearNetwork(AbstractModel):
     r"""$f(x;\Theta)=x^\top\beta(\Theta)$ for `LinearData`; `layers` is Θ, all of it trained."""
 
     weights: eqx.AbstractVar[tuple[Array, ...]]
+    trained: ClassVar[tuple[str, ...]] = ("weights",)
 
     @property
     def layers(self) -> tuple[Array, ...]:
@@ -60,14 +61,8 @@ class AbstractLinearNetwork(AbstractModel):
         """The degree of homogeneity in the trained parameters: L."""
         return len(self.layers)
 
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
-
     def outputs(self, data: LinearData) -> Float[Array, " n"]:
         return data.inputs @ self.linear_coefficients()
-
-    def linearize(self, data: LinearData, trainable: PyTree) -> tuple[Float[Array, " n"], Pullback]:
-        return linearize_outputs(lambda m: m.outputs(data), self, trainable)
 
     def check(self, data: Any) -> None:
         require(isinstance(data, LinearData), "data", f"expected LinearData, got {type(data).__name__}")
@@ -226,8 +221,7 @@ def start_layers(
     scaled: bool = False,
 ) -> tuple[Array, ...]:
     """Layers of a scheme times α; `one` is the layer of `"identity"`, `scaled` divides by the root of the fan-in."""
-    if scheme not in SCHEMES:
-        raise unknown_name("scheme", scheme, SCHEMES)
+    check_name("scheme", scheme, SCHEMES)
     require(len(shapes) >= 2, "depth", f"expected at least 2, got {len(shapes)}")
     drawn = _normals(key, tuple(shapes), scaled)
     if scheme in ("random", "zero_last"):

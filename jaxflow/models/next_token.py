@@ -1,14 +1,16 @@
 r"""Attention that predicts the next word: the vocabulary as its head."""
 
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
 from jaxflow._core import as_matrix, checked, is_concrete, require
-from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable, require_shape
+from jaxflow.models.base import AbstractModel, require_shape
 
 
 class NextTokenAttention(AbstractModel):
@@ -38,12 +40,9 @@ class NextTokenAttention(AbstractModel):
     ```
     """
 
-    W: Float[Array, "d d"]
-    embeddings: Float[Array, "K d"]
-
-    def __init__(self, W: Any, embeddings: Any):
-        self.W = as_matrix("W", W)
-        self.embeddings = as_matrix("embeddings", embeddings)
+    W: Float[Array, "d d"] = eqx.field(converter=partial(as_matrix, "W"))
+    embeddings: Float[Array, "K d"] = eqx.field(converter=partial(as_matrix, "embeddings"))
+    trained: ClassVar[tuple[str, ...]] = ("W",)
 
     @classmethod
     @checked()
@@ -62,12 +61,6 @@ class NextTokenAttention(AbstractModel):
     def combined_weights(self) -> Float[Array, "d d"]:
         """W, of the logits."""
         return self.W
-
-    def linearize(self, data: Any, trainable: PyTree) -> tuple[Float[Array, "n K"], Pullback]:
-        return linearize_outputs(lambda m: m.outputs(data), self, trainable)
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("W",))
 
     def check(self, data: Any) -> None:
         K, d = self.embeddings.shape

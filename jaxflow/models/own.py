@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import AbstractPrinted, require
 from jaxflow.data import TokenData
-from jaxflow.models.attention import AbstractAttention, bilinear
+from jaxflow.models.attention import AbstractAttention
 from jaxflow.models.base import mark_trainable, outputs_of, require_shape
 from jaxflow.models.heads import Head, arrays_and_rest, as_head, check_head
 
@@ -61,9 +61,6 @@ class AbstractOwnAttention(AbstractAttention):
 
     head: Head = eqx.field(converter=as_head)
     degree: ClassVar[Any] = None
-
-    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return bilinear(data, data.queries @ self.combined_weights().T, data.tokens)
 
     def trainable(self) -> PyTree:
         return mark_trainable(self, tuple(name for name in vars(self) if name != "head"))

@@ -43,14 +43,14 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
     `outlines` `(p, k)` with `outlines_label`, drawn around the marks.
     """
     check_names(data, ["x", "panels", "names", "percentage", "denominator", "x_label"])
-    x, panels = np.asarray(data["x"]), [str(name) for name in np.asarray(data["panels"])]
+    x = np.asarray(data["x"])
     names = [str(name) for name in np.asarray(data["names"])]
     percentage, denominator = np.asarray(data["percentage"], float), np.asarray(data["denominator"])
     marks = np.asarray(data["marks"], float) if "marks" in data else None
     outlines = np.asarray(data["outlines"], float) if "outlines" in data else None
     standard = [OUTCOME_COLORS.get(name, CURVE_COLORS[at % len(CURVE_COLORS)]) for at, name in enumerate(names)]
     colors = [str(color) for color in np.asarray(data.get("colors", standard))]
-    figure, axes = _panelled(data, panels, 5.5, 6.0, 4.2, "percentage (instances above the bars)")
+    figure, axes = _panelled(data, 5.5, 6.0, 4.2, "percentage (instances above the bars)")
     places = np.arange(len(x))
     width, aside = (0.72, 0.0) if marks is None else (0.5, 0.13)
     edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.4}
@@ -84,13 +84,12 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
     `(c,)` Booleans and `color` `(c,)` integers, to draw the two parametrisations of one setting alike.
     """
     check_names(data, ["panels", "curves", "x", "percentage", "x_label", "y_label", "low", "high"])
-    panels, curves = [str(name) for name in np.asarray(data["panels"])], [str(n) for n in np.asarray(data["curves"])]
-    x = np.asarray(data["x"])
+    x, curves = np.asarray(data["x"]), [str(name) for name in np.asarray(data["curves"])]
     numeric = x.dtype.kind in "biuf"
     places = x.astype(float) if numeric else np.arange(len(x), dtype=float)
     dashed = np.asarray(data["dashed"], bool) if "dashed" in data else np.zeros(len(curves), bool)
     color = np.asarray(data["color"], int) if "color" in data else np.arange(len(curves))
-    figure, axes = _panelled(data, panels, 5.0, 6.0, 4.0, data["y_label"])
+    figure, axes = _panelled(data, 5.0, 6.0, 4.0, data["y_label"])
     for at, axis in enumerate(axes):
         for which, name in enumerate(curves):
             values = np.asarray(data["percentage"], float)[at, which]
@@ -119,10 +118,9 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
     `(p, l, k)`, NaN where there is no value; `value_label`. Optional: `range` `(2,)`, 0 to 100 by default.
     """
     check_names(data, ["x", "y", "panels", "value", "x_label", "y_label", "value_label"])
-    x, y = np.asarray(data["x"]), np.asarray(data["y"])
-    panels, value = [str(name) for name in np.asarray(data["panels"])], np.asarray(data["value"], float)
+    x, y, value = np.asarray(data["x"]), np.asarray(data["y"]), np.asarray(data["value"], float)
     low, high = np.asarray(data.get("range", (0.0, 100.0)), float)
-    figure, axes = _panelled(data, panels, 4.6, 5.5, 4.0, data["y_label"])
+    figure, axes = _panelled(data, 4.6, 5.5, 4.0, data["y_label"])
     image = None
     for at, axis in enumerate(axes):
         axis.grid(False)
@@ -138,10 +136,9 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _panelled(
-    data: Mapping[str, Any], panels: list[str], width: float, least: float, height: float, y_label: Any
-) -> tuple[Any, Any]:
+def _panelled(data: Mapping[str, Any], width: float, least: float, height: float, y_label: Any) -> tuple[Any, Any]:
     """A figure with a panel for each title, each of this width, and its row of axes."""
+    panels = [str(name) for name in np.asarray(data["panels"])]
     figure, axes = new_figure(len(panels), width=max(width * len(panels), least), shared=True, height=height)
     for axis, title in zip(axes, panels, strict=True):
         axis.set_xlabel(str(data["x_label"]))

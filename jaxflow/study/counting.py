@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, SelectionStatus, as_plain, check_real, require, unknown_name
+from jaxflow._core import Outcome, SelectionStatus, as_plain, check_name, check_real, require
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (
@@ -130,16 +130,14 @@ def percentages(
     require(listed, "over", f"expected the name of an axis, or several, got {over!r}")
     confidence = _share("confidence", confidence)
     pooled = [over] if isinstance(over, str) else list(dict.fromkeys(over))
-    if not isinstance(rule, str) or rule not in RULES:
-        raise unknown_name("rule", rule, RULES)
+    check_name("rule", rule, RULES)
     codes = results["outcome"]
     if rule == "settled" and bool((codes == Outcome.selection_settled.value).any()):
         require("selection_status" in results, "rule", "settled selections are counted by their `selection_status`")
         statuses = results["selection_status"].transpose(*codes.dims).values
         codes = codes.copy(data=settled_selections(codes.values, statuses))
     for name in pooled:
-        if name not in codes.dims:
-            raise unknown_name("over", name, [str(dim) for dim in codes.dims])
+        check_name("over", name, [str(dim) for dim in codes.dims])
     names = outcomes_of(results)
     condition = decided(names) if given is None else as_codes("given", given, names)
     kept = [str(dim) for dim in codes.dims if dim not in pooled]
@@ -257,8 +255,7 @@ def as_codes(argument: str, wanted: Iterable[Outcome | str], names: Mapping[str,
         coded = isinstance(number, int) and not isinstance(number, bool)
         require(isinstance(name, str) or coded, argument, f"expected outcomes or their names, got {name!r}")
         text = name if isinstance(name, str) else next((n for n, code in names.items() if code == number), str(name))
-        if text not in names:
-            raise unknown_name(argument, text, names)
+        check_name(argument, text, names)
         require(names[text] != Outcome.not_run, argument, "an instance that was not run has not ended")
         found.append(names[text])
     return tuple(found)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
@@ -33,6 +34,7 @@ class Here(Executor):
         return future
 
 
+@dataclass
 class Engine:
     """Hands jobs to an executor of `concurrent.futures`, or to one that behaves like it.
 
@@ -42,34 +44,24 @@ class Engine:
     for this engine. (An executor that was given is the caller's to end.)
     """
 
-    def __init__(
-        self,
-        computer: Computer,
-        executor: Any,
-        *,
-        # For an executor of unknown size: enough jobs for a large cluster, a few kilobytes each.
-        capacity: int = 256,
-        description: str = "",
-        compute: Callable[[Job], BlockResult] | None = None,
-        died: tuple[type[Exception], ...] = (),
-        ended: tuple[type[Exception], ...] = (),
-        gone: str = f"executor: it was ended before the study was. {KEPT} with another one",
-        close: Callable[[], None] = lambda: None,
-    ):
-        self.computer = computer
-        self.capacity = capacity
-        self.description = description or type(executor).__name__
-        self.close = close
-        self._task = pack(computer.experiment) if compute is None else compute
-        self._executor = executor
-        self._died = died
-        # `concurrent.futures` raises a RuntimeError, of which BrokenExecutor is one.
-        self._takes_no_more = (RuntimeError, CancelledError, *ended)
-        self._gone = gone
+    computer: Computer
+    executor: Any
+    # For an executor of unknown size: enough jobs for a large cluster, a few kilobytes each.
+    capacity: int = 256
+    description: str = ""
+    compute: Callable[[Job], BlockResult] | None = None
+    died: tuple[type[Exception], ...] = ()
+    ended: tuple[type[Exception], ...] = ()
+    gone: str = f"executor: it was ended before the study was. {KEPT} with another one"
+    close: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.description = self.description or type(self.executor).__name__
+        self.compute = self.compute or pack(self.computer.experiment)
 
     def submit(self, job: Job) -> "Future[BlockResult]":
         """Starts a job."""
-        return self._submit(self._task, job)
+        return self._submit(self.compute, job)
 
     def device_kind(self) -> str:
         """The kind of device that computes."""
@@ -85,12 +77,13 @@ class Engine:
         """
         if isinstance(error, BrokenExecutor | CancelledError):
             raise self._ended(error) from error
-        return isinstance(error, self._died)
+        return isinstance(error, self.died)
 
     def _submit(self, *task: Any) -> "Future[Any]":
         try:
-            return self._executor.submit(*task)
-        except self._takes_no_more as error:
+            return self.executor.submit(*task)
+        # `concurrent.futures` raises a RuntimeError, of which BrokenExecutor is one.
+        except (RuntimeError, CancelledError, *self.ended) as error:
             raise self._ended(error) from error
 
     def _ended(self, error: BaseException) -> RuntimeError:
@@ -100,7 +93,7 @@ class Engine:
                 "executor: one of its processes died, which ends an executor of concurrent.futures. "
                 f"{KEPT}, or use executor='dask', which survives it"
             )
-        return RuntimeError(self._gone)
+        return RuntimeError(self.gone)
 
 
 def devices_engine(computer: Computer) -> Engine:

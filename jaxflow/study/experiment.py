@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_plain, require, unknown_name
+from jaxflow._core import as_plain, check_name, require
 from jaxflow.limits import find_limit
 from jaxflow.study.keys import key_data
 from jaxflow.study.queues import Queues, block_in_queues
@@ -198,8 +198,7 @@ def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> N
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in given:
-            if name not in {p.name for p in named}:
-                raise unknown_name("factors", name, [p.name for p in named])
+            check_name("factors", name, [p.name for p in named])
     missing = [p.name for p in named if p.default is p.empty and p.name not in given]
     require(not missing, "factors", f"{experiment.name()} needs {', '.join(missing)} as well")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_integer, as_key, require
+from jaxflow._core import as_integer, as_key, as_plain, require
 
 # The generator is part of the keys: another default of JAX must not change the instances.
 GENERATOR = "threefry2x32"
@@ -30,8 +30,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = as_plain(value)
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return int(value)
     return value

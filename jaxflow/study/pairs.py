@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import as_plain, require, unknown_name
+from jaxflow._core import as_plain, check_name, require
 from jaxflow.study.counting import as_codes, outcomes_of, require_results, wilson
 from jaxflow.study.tables import Table, as_text, cells, factor_names
 
@@ -42,10 +42,9 @@ def paired(
 
     require_results(results)
     codes, known = results["outcome"], method_factors(results)
-    if not isinstance(factor, str) or factor not in known:
-        data = factor in codes.dims and factor != "trial"
-        require(not data, "factor", f"the instances of {factor!r} differ; factors that share them are {known}")
-        raise unknown_name("factor", factor, known)
+    data = factor in codes.dims and factor not in (*known, "trial")
+    require(not data, "factor", f"the instances of {factor!r} differ; factors that share them are {known}")
+    check_name("factor", factor, known)
     values = [as_plain(value) for value in results[factor].values]
     places = []
     for argument, value in (("a", a), ("b", b)):

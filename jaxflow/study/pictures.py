@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import as_boolean, require, unknown_name
+from jaxflow._core import as_boolean, check_name, require
 from jaxflow.study.counting import outcomes_of, percentages, require_results
 from jaxflow.study.tables import cells, factor_names
 
@@ -47,14 +47,12 @@ def plot(
 
     require_results(results)
     as_boolean("conditional", conditional)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise unknown_name("kind", kind, KINDS)
+    check_name("kind", kind, KINDS)
     names = factor_names(results)
-    for chosen in (x, y):
-        if chosen is not None and chosen not in names:
-            raise unknown_name("x" if chosen is x else "y", chosen, names)
-    if not isinstance(outcome, str) or outcome not in outcomes_of(results):
-        raise unknown_name("outcome", outcome, outcomes_of(results))
+    for argument, chosen in (("x", x), ("y", y)):
+        if chosen is not None:
+            check_name(argument, chosen, names)
+    check_name("outcome", outcome, outcomes_of(results))
     x = picture_axis(results) if x is None else x
     if x is None:
         raise ValueError("x: a study without factors has no axis; look at `summary` or `percentages`")

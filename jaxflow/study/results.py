@@ -70,12 +70,9 @@ def collect(
     who = f"results of {experiment}"
     check_names(experiment, results)
     arrays: dict[str, np.ndarray] = {}
-    meanings: dict[str, dict[str, int]] = {}
     for name, value in results.items():
         require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
-        if isinstance(value, Code):
-            meanings[name] = _meanings(name, value)
         array = _as_array(who, name, value, lambda value: np.asarray(jax.device_get(value)))
         known = array.dtype.kind in "biuf" and _named(array.dtype) in DTYPES
         require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
@@ -86,7 +83,9 @@ def collect(
     if "outcome" not in arrays:
         require(not own_outcome, who, "`outcome` is missing; return one code of an outcome for each instance")
         arrays["outcome"] = _unclaimed(arrays, width)
-    outcome, known = arrays["outcome"], meanings.setdefault("outcome", OUTCOMES)
+    codes = {name: value for name, value in results.items() if isinstance(value, Code)}
+    layout = layout_of(experiment, arrays | codes)
+    outcome, known = arrays["outcome"], next(v.meanings for v in layout if v.name == "outcome")
     valid = [code for code in known.values() if code != Outcome.not_run]
     good = outcome.ndim == 1 and outcome.dtype.kind in "iu" and bool(np.isin(outcome, valid).all())
     kind = "`Outcome`" if known == OUTCOMES else f"its own ({', '.join(known)})"
@@ -95,10 +94,7 @@ def collect(
     for name, array in arrays.items():
         taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
         require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
-    return arrays, tuple(
-        Variable(name, _named(array.dtype), array.shape[1:], meanings.get(name, {}))
-        for name, array in sorted(arrays.items())
-    )
+    return arrays, layout
 
 
 def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:

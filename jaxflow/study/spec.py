@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable, Mapping
 
-from jaxflow._core import as_path, require, unknown_name
+from jaxflow._core import as_path, check_name, require
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.files import StorePath
 from jaxflow.study.metadata import read_head
@@ -53,12 +53,11 @@ def read_spec(path: StorePath) -> Study:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"spec: {source} is no TOML: {error}") from error
     for name in entries:
-        if name not in ENTRIES:
-            raise unknown_name("spec", name, ENTRIES)
+        check_name("spec", name, ENTRIES)
     require("experiment" in entries, "spec", "it names no experiment")
     named = str(entries["experiment"])
-    if ":" not in named and named not in BUILT_IN:
-        raise unknown_name("experiment", named, BUILT_IN)
+    if ":" not in named:
+        check_name("experiment", named, BUILT_IN)
     for name in ("settings", "data_factors", "method_factors"):
         require(isinstance(entries.get(name, {}), Mapping), name, "expected a table of names")
     experiment = make_experiment(BUILT_IN.get(named, named), entries.get("settings", {}))

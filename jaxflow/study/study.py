@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
-from jaxflow._core import as_boolean, as_html, as_integer, as_path, as_plain, require, shortened, unknown_name
+from jaxflow._core import as_boolean, as_html, as_integer, as_path, as_plain, check_name, require, shortened
 from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import make_engine
@@ -188,8 +188,7 @@ class Study:
         """All factors of one instance, and its trial. **Raises:** `ValueError`."""
         trial = as_integer("trial", trial, 0)
         for name in factors:
-            if name not in self.plan.factors:
-                raise unknown_name("factors", name, self.plan.factors)
+            check_name("factors", name, self.plan.factors)
         chosen = {name: values[0] for name, values in self.plan.factors.items() if len(values) == 1}
         chosen |= {name: as_plain(value) for name, value in factors.items()}
         missing = [name for name in self.plan.factors if name not in chosen]

@@ -101,22 +101,14 @@ def to_dataframe(results: Any) -> Any:
 
     require_results(results)
     axes = (*factor_names(results), "trial")
-    shape = tuple(results.sizes[name] for name in axes)
-    places = np.unravel_index(np.arange(int(np.prod(shape))), shape)
-    columns: dict[str, Any] = {name: results[name].values[at] for name, at in zip(axes, places, strict=True)}
+    columns: dict[str, Any] = {}
     for name, array in results.data_vars.items():
-        coded = decode(array) if "flag_meanings" in array.attrs else array
-        rest = [dim for dim in coded.dims if dim not in axes]
-        flat = coded.transpose(*axes, *rest).values.reshape(len(places[0]), -1)
-        if not rest:
-            columns[str(name)] = flat[:, 0]
-            continue
-        inner = tuple(results.sizes[dim] for dim in rest)
-        for at in range(flat.shape[1]):
-            index = "_".join(str(int(i)) for i in np.unravel_index(at, inner))
-            columns[f"{name}_{index}"] = flat[:, at]
-    rows = xarray.Dataset({name: ("row", values) for name, values in columns.items()})
-    return rows.to_dataframe().reset_index(drop=True)
+        coded = (decode(array) if "flag_meanings" in array.attrs else array).reset_coords(drop=True)
+        inner = {dim: size for dim, size in coded.sizes.items() if dim not in axes}
+        for index in np.ndindex(*inner.values()):
+            entry = coded.isel(dict(zip(inner, index, strict=True)), drop=True)
+            columns["_".join(map(str, (name, *index)))] = entry
+    return xarray.Dataset(columns).to_dataframe(dim_order=axes).reset_index()
 
 
 def factor_names(results: Any) -> tuple[str, ...]:

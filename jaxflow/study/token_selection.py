@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_boolean, as_integer, check_real, positive_or_one, require, unknown_name
+from jaxflow._core import as_boolean, as_integer, check_name, check_real, positive_or_one, require
 from jaxflow.data import random_tokens
 from jaxflow.limits import Limit, find_limit
 from jaxflow.limits.find import MAX_STEPS
@@ -80,8 +80,7 @@ class TokenSelection(AbstractExperiment):
             as_integer(name, getattr(self, name), 1)
         for name in ("gap", "rtol", "far_rtol"):
             check_real(name, getattr(self, name), positive=True)
-        if self.scout not in SCOUTS:
-            raise unknown_name("scout", self.scout, SCOUTS)
+        check_name("scout", self.scout, SCOUTS)
         require(
             self.scout == "double" or self.method is None,
             "scout",
@@ -186,8 +185,7 @@ class TokenSelection(AbstractExperiment):
 
 
 def _check_parametrization(name: str, m: int | None) -> None:
-    if name not in MODELS:
-        raise unknown_name("parametrization", name, MODELS)
+    check_name("parametrization", name, MODELS)
     require(
         m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose; give it a study of its own"
     )

@@ -66,8 +66,7 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
 @checked()
 def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption:
     r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1)."""
-    outputs = risk.source.outputs(network)
-    value = jnp.sum(risk.loss.value(outputs, risk.source.targets(outputs)))
+    value = jnp.sum(risk.losses(network))
     return Assumption("the summed loss has fallen below one (Theorem 1, Corollary 1)", value < 1.0, 1.0 - value)
 
 

@@ -23,8 +23,8 @@ from jaxflow.models import (
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.linear_assumptions import below_one, equal_layers, fully_connected_start, small_layer
 from jaxflow.theory.norm_like import InterpolationProgram, NormLike, interpolation_program
+from jaxflow.theory.pairs import data_singular
 from jaxflow.theory.prediction import Assumption, Prediction, register
-from jaxflow.theory.single_datum import data_singular
 
 
 class Primal(eqx.Module):

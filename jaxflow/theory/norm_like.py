@@ -16,10 +16,9 @@ from jaxflow.models import (
     Decomposition,
     DeepMatrixSensing,
     LinearConvolutionalNetwork,
-    even_decomposition,
     even_part,
+    real_decomposition,
 )
-from jaxflow.models.decomposition import decomposition_of
 from jaxflow.models.profiles import angle_of, angle_of_height, height_slope, norm_like, time_of
 from jaxflow.theory.interpolation_limit import interpolation_limit, solve_scaled
 from jaxflow.theory.prediction import Assumption
@@ -163,11 +162,8 @@ def interpolation_program(network: AbstractLinearNetwork, data: LinearData) -> I
     """
     if isinstance(network, DeepMatrixSensing):
         found, etas = _sensing(network, data)
-    elif isinstance(network, LinearConvolutionalNetwork) and network.full_length:
-        found = even_decomposition(data.inputs.shape[-1], network.depth)
-        etas = found.transformed(network.layers)
     else:
-        found = decomposition_of(network)
+        found = real_decomposition(network, data.inputs)
         etas = found.transformed(network.layers)
     require(found.is_real, "model", "Theorem 4 needs a real decomposition")
     norm = NormLike(jnp.abs(etas[0]), network.depth)

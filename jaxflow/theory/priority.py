@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxflow._core import AbstractPrinted, check_kind, checked
+from jaxflow._core import AbstractPrinted, checked
 from jaxflow.data import TokenData
 from jaxflow.margin import AttentionProgram, attention_svm
 from jaxflow.models import NextTokenAttention
@@ -40,7 +40,6 @@ def priority_graphs(risk: EmpiricalRisk, model: NextTokenAttention) -> PriorityG
 
     Source: Li et al. (2024), *Mechanics of Next Token Prediction with Self-Attention*, token-priority graphs.
     """
-    check_kind("model", model, NextTokenAttention, "a NextTokenAttention")
     risk.check(model)
     data: Any = risk.data
     words, targets, K = words_of(data), data.targets, len(model.embeddings)

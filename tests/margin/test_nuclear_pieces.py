@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from jaxflow.margin import attention_svm, solve
-from jaxflow.margin.matrix_room import MOST_PAIRED, DenseRoom, RankOneRoom
+from jaxflow.margin.matrix_room import DenseRoom, RankOneRoom
 from jaxflow.margin.nuclear_polish import polish, settled
 from jaxflow.margin.program import RankOneRows
 from tests.margin.instances import single
 
 
-@pytest.mark.parametrize("q", [3, MOST_PAIRED, MOST_PAIRED + 1])
+@pytest.mark.parametrize("q", [3, 11, 12])
 def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
     rng = np.random.default_rng(q)
     m = 7

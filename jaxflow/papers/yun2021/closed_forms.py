@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import checked
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.models import AbstractLinearNetwork, contract
-from jaxflow.theory.single_datum import data_singular, invert
+from jaxflow.theory.pairs import data_singular, invert
 
 
 class PointLimit(eqx.Module):

@@ -23,7 +23,7 @@ from jaxflow.papers.independent import RTOL, least_norm
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start, layer_gap
-from jaxflow.theory.single_datum import data_singular
+from jaxflow.theory.pairs import data_singular
 
 TRIALS = {"quick": 10, "paper": 500, "large": 5000}
 N, D = 2, 3

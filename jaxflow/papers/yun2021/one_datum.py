@@ -17,7 +17,7 @@ from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direct
 from jaxflow.papers.yun2021.flows import direction_distance, distance, far_out, regression
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.study import subkey
-from jaxflow.theory.single_datum import data_singular
+from jaxflow.theory.pairs import data_singular
 
 # Dopri8 at rtol 1e-13 keeps three digits of this.
 CLOSED = 1e-10
