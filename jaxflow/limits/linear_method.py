@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
-from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, LogTime, Situation, StationaryPoint, Weights
+from jaxflow.flow import AbstractCoordinates, Drive, LogTime, LossExcess, StationaryPoint, Weights
 from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
@@ -26,21 +26,6 @@ from jaxflow.trajectory import Trajectory
 
 # From one fine run of a regression to the next the tolerance falls to this, and errors to some eleventh.
 FINER = 0.1
-
-
-class Interpolated(AbstractStop):
-    r"""Stops where $\sum_i|f(x_i)-y_i|\le\text{tolerance}\cdot\sum_i|y_i|$.
-
-    1e-14 is a loss of 1e-28 relative to that of the zero function, a few roundings of the outputs.
-    """
-
-    tolerance: float = 1e-14
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        risk = situation.risk
-        targets: Any = risk.data
-        size = jnp.sum(jnp.abs(targets.targets)) / (targets.targets.size if risk.reduction == "mean" else 1)
-        return situation.scaled.log_scale + situation.log_sum <= jnp.log(self.tolerance) + jnp.log(size)
 
 
 class Shaken(AbstractCoordinates):
@@ -243,10 +228,15 @@ class LinearStaged(AbstractMethod):
         # have the roundings of weights that are no longer small.
         least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
         least = positive_or_one(size) * least
+        # The sum of residuals relative to that of targets: 1e-14 is a loss of 1e-28 relative to that of the zero
+        # function, a few roundings of the outputs.
+        data: Any = risk.data
+        missed = jnp.sum(jnp.abs(data.targets)) / risk.count(data.targets)
+        fitted = jnp.log(ends) + jnp.log(jnp.maximum(missed, jnp.finfo(missed.dtype).tiny))
         drive = Drive(
             kvaerno(digits, newton, partial(linalg.newton, residual=False)),
             implicit_control(rtol=rtol, atol=least),
-            Interpolated(ends) | StationaryPoint(ends),
+            LossExcess(fitted) | StationaryPoint(ends),
             max_steps,
             self.report,
         )
