@@ -32,10 +32,7 @@ class CompositionResolved(AbstractStop):
     """
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        model, data = situation.decode(), situation.risk.data
-        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData):
-            raise ValueError("stop: CompositionResolved needs an attention model on TokenData")
-        return composition_resolved(model, data)
+        return composition_resolved(situation.decode(), situation.risk.data)  # pyright: ignore[reportArgumentType]
 
 
 def composition_resolved(model: AbstractAttention, data: TokenData) -> Bool[Array, ""]:

@@ -20,7 +20,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import LinearData, TokenData
@@ -126,7 +126,7 @@ def _of_inputs(risk: EmpiricalRisk, model: Any) -> Units:
     b = jnp.zeros_like(a) if risk.loss.margin else beyond(exponent_of(data.targets[:, None]))
     # The root of a/b is a power of two as well: the inputs take up what is left over.
     root = jnp.round((a - b) / model.degree)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
+    largest = largest_entry(model.layers)
     # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
     # Margins of weights of 2^k keep the bits that k leaves: half of them at least.
     lost = jnp.log2(positive_or_one(largest)) + root > 0.5 * jnp.finfo(largest.dtype).nmant
@@ -143,6 +143,11 @@ def exponent_of(vectors: Float[Array, "*n d"]) -> Array:
     norm = jnp.max(jnp.linalg.norm(vectors / scale, axis=-1))
     size = jnp.log2(scale) + jnp.log2(jnp.where(some, norm, 1.0))
     return jnp.where(some, jnp.round(size), 0.0)
+
+
+def largest_entry(layers: PyTree) -> Float[Array, ""]:
+    """The size of the largest number in any array."""
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in jax.tree.leaves(layers)]))
 
 
 def power_of_two(exponent: Array) -> Array:
