@@ -249,8 +249,7 @@ def _concluded(
         # Of many minima the one that is nearest in the divergence of the potential is the limit: no bound is known.
         rests = rests & (rest.rank == theta.size)
 
-    unit = outside(velocity)
-    unit = unit / positive_or_one(jnp.linalg.norm(unit))
+    unit = _unit(outside(velocity))
     theorem = theorem_of(risk, unravel(theta), program.norm, problem.flow.group > 1)
     prediction: Any = Prediction(program, theorem, ())
     optimal, contradicted = Outcome.globally_optimal, False

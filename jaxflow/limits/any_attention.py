@@ -119,17 +119,16 @@ class AnyAttentionGears(AbstractProblem):
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, followed = self.gears[gear], good(stretch.result)
+        data: Any = risk.data
         if name == "relaxation":
             # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
             return Shift(jnp.asarray(End.ended), followed)
         ends = ~followed | (stationarity(stretch.final) <= STATIONARY)
-        if self.composes and name != "explicit":
-            data: Any = risk.data
-            ends = ends | composition_resolved(stretch.final.model, data)
         # At rest on the sphere there is no velocity left to relax.
         last = name == "implicit" and self.cap < self.far
         following = jnp.asarray(End.ended if last else gear + 1)
         if self.composes and name == "explicit":
-            data: Any = risk.data
             following = jnp.where(selected(stretch, data), gear + 2, following)
+        elif self.composes:
+            ends = ends | composition_resolved(stretch.final.model, data)
         return Shift(jnp.where(ends, End.ended, following), jnp.asarray(True))

@@ -138,14 +138,15 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
 
     def first() -> Trajectory:
         drive = problem.drive(0, model, 1, jnp.asarray(False))
-        return _with_saves(drive.trajectory(problem.lane(0, drive, Start(risk, here, zero, 1, True))), problem.saves)
+        return drive.trajectory(problem.lane(0, drive, Start(risk, here, zero, 1, True)))
 
     # The shapes of a path, and nothing that would have to be computed.
     shapes, fixed = eqx.partition(eqx.filter_eval_shape(first), lambda x: isinstance(x, jax.ShapeDtypeStruct))
     blank: Trajectory = eqx.combine(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), fixed)
-    # It has no gradient yet.
+    # It has no gradient yet, and no save point of a later gear is reached.
     final = replace(here, velocity=blank.final.velocity, multipliers=blank.final.multipliers)
-    path = replace(blank, final=final)
+    saved = jax.tree.map(lambda x: jnp.zeros((problem.saves, *x.shape), x.dtype) if eqx.is_array(x) else x, final)
+    path = replace(blank, final=final, saved=saved if problem.saves else None)
     steps = jnp.zeros(len(problem.gears), int)
     return Way(_counted(path, problem, steps), zero, zero, steps, steps)
 
@@ -155,7 +156,7 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
     following, keep = problem.shift(gear, risk, way.lost, stretch)
     # A stretch of no step is a turn of the loop all the same.
     steps = way.steps.at[gear].add(jnp.maximum(stretch.stats["num_steps"], 1))
-    path = joined(risk, way.path, _with_saves(stretch, problem.saves), keep)
+    path = joined(risk, way.path, stretch, keep)
     spent = (following >= 0) & (jnp.sum(steps) >= most)
     exhausted: Any = RESULTS.max_steps_reached
     # A path that has come to its end has its result, wherever the budget ends.
@@ -317,21 +318,6 @@ def joined(risk: EmpiricalRisk, first: Trajectory, second: Trajectory, keep: Boo
     regime = Code(jnp.where(keep, jnp.maximum(first.regime.value, second.regime.value), first.regime.value), Regime)
     final = tree_where(keep, shift(second.final), start)
     return Trajectory(final, saved, regime, RESULTS.where(keep, second.result, first.result), stats)
-
-
-def _with_saves(stretch: Trajectory, count: int) -> Trajectory:
-    """A stretch with as many save points as its problem has; none is reached where the gear saves nothing."""
-    if count == 0 or stretch.saved is not None:
-        return stretch
-
-    def blank(x: Any) -> Any:
-        if not eqx.is_array(x):
-            return x
-        empty = jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else 0
-        return jnp.full((count, *x.shape), empty, x.dtype)
-
-    saved = jax.tree.map(blank, stretch.final)
-    return replace(stretch, saved=saved)
 
 
 def out_of_steps(path: Trajectory) -> Bool[Array, ""]:

@@ -45,13 +45,10 @@ class Reduction(eqx.Module):
 
     def lift(self, risk: EmpiricalRisk, limit: Limit) -> Limit:
         """The limit of the whole instance."""
-        U = self.basis
+        U, C = self.basis, self.basis if self.columns is None else self.columns
 
         def matrix(x: Array) -> Array:
             return U @ x @ U.T
-
-        def rows(x: Array) -> Array:
-            return matrix(x) if self.columns is None else U @ x @ self.columns.T
 
         names = ("W",) if self.columns is None else ("K", "Q")
 
@@ -65,9 +62,9 @@ class Reduction(eqx.Module):
 
         def point(p: Point) -> Point:
             # The start, and how far it moved within the basis: matrices as large as K are formed once each.
-            moved = [x + rows(z - y) for x, y, z in zip(whole, inside, fields(p.model), strict=True)]
+            moved = [x + U @ (z - y) @ C.T for x, y, z in zip(whole, inside, fields(p.model), strict=True)]
             model = eqx.tree_at(fields, self.full, moved)
-            velocity = eqx.tree_at(fields, p.velocity, [rows(x) for x in fields(p.velocity)])
+            velocity = eqx.tree_at(fields, p.velocity, [U @ x @ C.T for x in fields(p.velocity)])
             log_norm = 0.5 * jnp.logaddexp(2.0 * p.log_norm, 2.0 * jnp.log(jnp.sqrt(jnp.maximum(outside, 0.0))))
             return replace(p, model=model, velocity=velocity, log_norm=log_norm)
 

@@ -16,8 +16,8 @@ from jaxflow.models import AbstractAttention, AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict, primal_map
 
-# Attention has settled when nothing lies between this and the selected tokens' share.
-MASKED_ATTENTION = 1e-6
+# Attention has settled when nothing lies between this, the square of the selected tokens' share, and that share.
+MASKED_ATTENTION = SelectionSettled.tolerance**2
 
 
 def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
