@@ -306,13 +306,20 @@ class _Newton(optimistix.Newton):
 
 
 class _Chord(optimistix.Chord):
-    """As `_Newton`, with the Jacobian of the first point."""
+    """Newton's method with one Jacobian: that of the first point, or one that is handed to it. Diffrax hands the one of
+    the second stage to all stages of a step, whose Jacobians are alike where its error is small. Without `residual` it
+    ends as `_Newton` does."""
 
     rtol: Any
     atol: Any
+    residual: bool = eqx.field(static=True, default=True)
+
+    def init(self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: Any) -> Any:
+        known = options.get("init_state")
+        return super().init(fn, y, args, options, f_struct, aux_struct, tags) if known is None else known
 
     def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: Any) -> Any:
-        return _within(state)
+        return super().terminate(fn, y, args, options, state, tags) if self.residual else _within(state)
 
 
 def _within(state: Any) -> tuple[Any, Any]:
@@ -331,5 +338,5 @@ def newton(
 def chord(
     rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm, *, residual: bool = True
 ) -> optimistix.Chord:
-    """`newton` with the Jacobian of its first point, factorised once by `LU`."""
-    return (optimistix.Chord if residual else _Chord)(rtol, atol, norm=norm, linear_solver=LU())
+    """`newton` with one Jacobian for a step of an implicit method of Diffrax, factorised once by `LU`."""
+    return _Chord(rtol, atol, norm=norm, linear_solver=LU(), residual=residual)

@@ -11,8 +11,8 @@ from jaxflow._core import checked, tree_where
 from jaxflow.flow.drive import Drive, Lane, changing
 
 
-@checked(least={"width": 1, "stride": 1})
-def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane:
+@checked(least={"width": 1})
+def run_queue(drive: Drive, lanes: Lane, *, width: int) -> Lane:
     """Drives a batch of lanes to their ends, `width` of them at a time.
 
     Under a plain `vmap` all lanes wait for the slowest (measured: median 123 steps, maximum 1,231). Here a lane
@@ -20,15 +20,14 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
     depend on its neighbours, bit by bit. Idle lanes are never driven.
 
     **Arguments:** `lanes`: started by `jax.vmap` of `drive.start`, a leading axis of B on every array; `width`:
-    lanes that are driven at a time (at most B are used); `stride`: the least number of steps between two
-    replacements.
+    lanes that are driven at a time (at most B are used).
 
     **Returns:** the lanes at their ends, in the order in which they came.
     """
-    return counted_queue(drive, lanes, width=width, stride=stride)[0]
+    return counted_queue(drive, lanes, width=width)[0]
 
 
-def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> tuple[Lane, Int[Array, ""]]:
+def counted_queue(drive: Drive, lanes: Lane, *, width: int) -> tuple[Lane, Int[Array, ""]]:
     """As `run_queue`, and how many times the device stepped a pool of `width` lanes: the cost on a device that needs
     the same time for one lane and for all of them."""
     # What never changes along a path (the problem: tokens, bases) is not carried from step to step.
@@ -59,7 +58,7 @@ def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> 
         def some(carry: Any) -> Any:
             # A replacement costs as much as some steps do: not before a lane has ended.
             left = jnp.sum(running(carry[1], problems))
-            return (left > 0) & ((left == begun) | (carry[0] < stride))
+            return (left > 0) & (left == begun)
 
         return jax.lax.while_loop(some, body, (0, pool))
 

@@ -146,7 +146,7 @@ class AttentionGears(AbstractProblem):
             return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report, jumps=False)
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
-            # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
+            # exponents, which are as large as lengths (to the power L). One Jacobian a step.
             solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, linalg.chord)
             controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
@@ -174,7 +174,7 @@ class AttentionGears(AbstractProblem):
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
             return start.lane(
                 drive,
-                coordinates=_fewest(coordinates, risk, model),
+                coordinates=coordinates,
                 clock=clock,
                 until=self.log_horizon,
                 least=clock.reading(self._careful(start.lost)),
@@ -227,13 +227,6 @@ class AttentionGears(AbstractProblem):
         """The log arc length by which the implicit gear goes on at least: two after the first stretch that came to
         nothing twice, and twice as much after each other one."""
         return jnp.where(lost > 1, 2.0 ** (lost - 1), 0.0)
-
-
-def _fewest(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:
-    """Of scores and weights the coordinates with fewer numbers, which are the unknowns of an implicit step."""
-    data: Any = risk.data
-    scores = isinstance(coordinates, Scores) and data.tokens[..., 0].size <= model.W.size
-    return coordinates if scores or not isinstance(coordinates, Scores) else Weights()
 
 
 def selected(path: Trajectory, data: TokenData) -> Bool[Array, ""]:

@@ -55,10 +55,9 @@ class Scores(AbstractCoordinates):
     r"""For `CombinedAttention` with a fixed head: W stays in $W_0+\mathrm{span}\{(x_{it}-x_{i1})z_i^\top\}$.
 
     (The multipliers of an output sum to zero, so one token may be taken from the others.) The state holds coordinates
-    in an orthonormal basis of the span, n(T−1) numbers for every d, padded with zeros where d² is smaller; with k
-    outputs a sequence min(nk(T−1), d²) numbers. Path, speed and norms are the same as in the weights, and
-    $\partial a/\partial b$ is the triangular factor of the features. No digits are lost to cancellation where the Gram
-    matrix is singular.
+    in an orthonormal basis of the span, min(nk(T−1), d²) numbers with k outputs a sequence. Path, speed and norms are
+    the same as in the weights, and $\partial a/\partial b$ is the triangular factor of the features. No digits are lost
+    to cancellation where the Gram matrix is singular.
 
     **Arguments:** `lead`: how far the origin of the coordinates is behind the start, against its velocity (None: at the
     start). Far out the state of `LogArcLength`, x/ρ, then begins at the velocity, near its limit; from an origin at the
@@ -90,14 +89,11 @@ class Scores(AbstractCoordinates):
             order = jnp.argsort(~_moving(data.mask, data), stable=True)
             basis, upper = linalg.qr(features[order].T)
             to_logits = jnp.zeros_like(upper).at[:, order].set(upper)
-        # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
-        # than the weights themselves.
-        missing = features.shape[0] - to_logits.shape[0] if data.single_query else 0
         proxy = ScoreAttention(
-            offset=jnp.zeros(to_logits.shape[0] + missing, features.dtype),
+            offset=jnp.zeros(to_logits.shape[0], features.dtype),
             initial_logits=model.logits(data),
-            to_logits=jnp.pad(to_logits, ((0, missing), (0, 0))),
-            basis=jnp.pad(basis, ((0, 0), (0, missing))),
+            to_logits=to_logits,
+            basis=basis,
             frames=frames,
             initial=model,
             head=model.head,
