@@ -18,7 +18,7 @@ is left of their way is Newton's method's, and changes nothing else: the directi
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -39,6 +39,11 @@ REST = 9.0
 # measured at the end.
 RTOL, ATOL = 0.1, 1e-9
 
+# A number, a point or a velocity in the span, and a number for each margin.
+Scalar = Float[Array, ""]
+Vector = Float[Array, " m"]
+Margins = Float[Array, " n"]
+
 
 class AffineFlow(eqx.Module):
     r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$ of n margins; the loss is a sum over
@@ -50,103 +55,100 @@ class AffineFlow(eqx.Module):
 
     loss: AbstractLoss
     rows: Float[Array, "n m"]
-    products: Callable[[Float[Array, " m"]], Float[Array, " n"]]
-    offsets: Float[Array, " n"]
+    products: Callable[[Vector], Margins]
+    offsets: Margins
     weights: Float[Array, " k"]
     group: int = eqx.field(static=True)
 
-    def pushed(self, pushes: Float[Array, " n"]) -> Float[Array, " m"]:
+    def pushed(self, pushes: Margins) -> Vector:
         r"""$B^\top$ `pushes`."""
         transposed = jax.linear_transpose(self.products, jnp.zeros_like(self.rows[0]))
         return transposed(pushes)[0]
 
-    def excess(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
+    def excess(self, margins: Margins) -> Margins:
         """`log_slope_excess` of every margin among those of its datum."""
         return log_slope_excess(self.loss, margins.reshape(-1, self.group)).reshape(-1)
 
-    def log_slopes(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
+    def log_slopes(self, margins: Margins) -> Margins:
         r"""log of the multipliers, $|\partial\ell/\partial q_k|$ times the weight of the datum."""
         return self.excess(margins) - tail_rate(self.loss) * margins + self.log_weights()
 
-    def log_weights(self) -> Float[Array, " n"]:
+    def log_weights(self) -> Margins:
         """log of the weight of every margin's datum."""
         return jnp.repeat(jnp.log(self.weights), self.group)
 
 
 class AbstractFrame(eqx.Module):
     """What `path_of` and the limit ask of a flow that is seen from its growth: `growth` w, `pace` of the margins,
-    `log_unit` log u."""
+    `log_unit` log u; `ahead`: κ times how many w there are in the parameters at s = 0."""
 
+    ahead: eqx.AbstractClassVar[float]
     flow: eqx.AbstractVar[AffineFlow]
-    growth: eqx.AbstractVar[Float[Array, " m"]]
-    pace: eqx.AbstractVar[Float[Array, " n"]]
-    log_unit: eqx.AbstractVar[Float[Array, ""]]
+    growth: eqx.AbstractVar[Vector]
+    pace: eqx.AbstractVar[Margins]
+    log_unit: eqx.AbstractVar[Scalar]
 
     @abc.abstractmethod
-    def begun(self) -> Float[Array, " m"]:
+    def begun(self) -> Vector:
         """r at the start."""
 
     @abc.abstractmethod
-    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
+    def exponents(self, s: Scalar, r: Vector) -> Margins:
         """E: log of the multipliers in the time s, all of them."""
 
     @abc.abstractmethod
-    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def field(self, s: Scalar, r: Vector) -> Vector:
         """dr/ds."""
 
     @abc.abstractmethod
     def solved(
-        self,
-        before: Float[Array, ""],
-        s: Float[Array, ""],
-        weight: Float[Array, ""],
-        start: Float[Array, " m"],
-        begun: Float[Array, " m"],
-        tolerance: float,
-    ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        self, before: Scalar, s: Scalar, weight: Scalar, start: Vector, begun: Vector, tolerance: float
+    ) -> tuple[Vector, Bool[Array, ""]]:
         """x = `weight` f(s, `start` + x), f the field, and whether it was found, for the step from `before`."""
 
     @abc.abstractmethod
-    def velocity(self, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def velocity(self, s: Scalar, r: Vector) -> tuple[Vector, Margins]:
         """The velocity that the multipliers of the margins that grow make, of any size, and these multipliers."""
 
     @abc.abstractmethod
-    def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
+    def onwards(self, s: Scalar, r: Vector, rate: Vector) -> Vector:
         """The velocity of the parameters where dr/ds = `rate`."""
 
     @abc.abstractmethod
-    def relaxed(
-        self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
-    ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def relaxed(self, s: Scalar, r: Vector, rate: Vector, usable: Any) -> tuple[Vector, Margins]:
         """The velocity and its multipliers at the end of a path, after a step of implicit Euler from s to 2s."""
 
     @abc.abstractmethod
-    def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        """How many w there are in the parameters."""
-
-    @abc.abstractmethod
-    def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def beside(self, s: Scalar, r: Vector) -> Vector:
         """What else the parameters have moved."""
+
+    def length(self, s: Scalar) -> Scalar:
+        """How many w there are in the parameters."""
+        return (s + self.ahead) / tail_rate(self.flow.loss)
+
+    def tails(self, s: Scalar, moved: Margins) -> Margins:
+        """E, where what is beside the w has moved the margins to `moved`."""
+        flow, kappa = self.flow, tail_rate(self.flow.loss)
+        tail = flow.excess(self.pace * self.length(s) + moved) - kappa * moved
+        return tail - (self.pace - 1.0) * (s + self.ahead) - self.ahead + self.log_unit + flow.log_weights()
 
 
 class Frame(AbstractFrame):
     """A flow seen from $ws/κ$: `growth` w, `pace` Bw with what is equal made equal, `log_unit` log u; `growing` D, and
     `away`: an orthonormal basis, in its rows, of what does not move the others, where D goes on when these are held."""
 
+    ahead: ClassVar[float] = 0.0
     flow: AffineFlow
-    growth: Float[Array, " m"]
-    pace: Float[Array, " n"]
-    log_unit: Float[Array, ""]
+    growth: Vector
+    pace: Margins
+    log_unit: Scalar
     growing: Bool[Array, " n"]
     away: Float[Array, "m m"]
 
-    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
-        flow, kappa = self.flow, tail_rate(self.flow.loss)
-        moved = flow.offsets + flow.products(r)
-        tail = flow.excess(self.pace * s / kappa + moved)
-        return tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit + flow.log_weights()
+    def exponents(self, s: Scalar, r: Vector) -> Margins:
+        return self.tails(s, self.flow.offsets + self.flow.products(r))
 
-    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def field(self, s: Scalar, r: Vector) -> Vector:
         """dr/ds; beyond `REST` of the margins that grow alone."""
         exponents = self.exponents(s, r)
         held = s > REST
@@ -154,34 +156,25 @@ class Frame(AbstractFrame):
         rates = self.flow.pushed(pushes)
         return jnp.where(held, self._freed(rates), rates) - self.growth / tail_rate(self.flow.loss)
 
-    def velocity(self, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def velocity(self, s: Scalar, r: Vector) -> tuple[Vector, Margins]:
         """The velocity of the margins that grow, of any size, and the multipliers that make it."""
         exponents = jnp.where(self.growing, self.exponents(s, r), -jnp.inf)
         top = jnp.max(exponents)
         pushes = jnp.exp(exponents - jnp.where(jnp.isfinite(top), top, 0.0))
         return self._freed(self.flow.pushed(pushes)), pushes
 
-    def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
+    def onwards(self, s: Scalar, r: Vector, rate: Vector) -> Vector:
         return self.growth / tail_rate(self.flow.loss) + rate
 
-    def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        return s / tail_rate(self.flow.loss)
-
-    def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def beside(self, s: Scalar, r: Vector) -> Vector:
         return r
 
-    def begun(self) -> Float[Array, " m"]:
+    def begun(self) -> Vector:
         return jnp.zeros_like(self.growth)
 
     def solved(
-        self,
-        before: Float[Array, ""],
-        s: Float[Array, ""],
-        weight: Float[Array, ""],
-        start: Float[Array, " m"],
-        begun: Float[Array, " m"],
-        tolerance: float,
-    ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        self, before: Scalar, s: Scalar, weight: Scalar, start: Vector, begun: Vector, tolerance: float
+    ) -> tuple[Vector, Bool[Array, ""]]:
         """By `convex_newton` from `begun` or from zero, whichever leaves less."""
         counted = self.growing | (s <= REST)
 
@@ -202,9 +195,7 @@ class Frame(AbstractFrame):
         x = jnp.where(sizes[1] < sizes[0], begun, none)
         return convex_newton(left, factored, linalg.lu_solve, changed, x, tolerance)
 
-    def relaxed(
-        self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
-    ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def relaxed(self, s: Scalar, r: Vector, rate: Vector, usable: Any) -> tuple[Vector, Margins]:
         """Where roundings leave its equation unsolved, or a velocity that is not `usable(s, v)`, no step is taken.
 
         The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of
@@ -223,13 +214,13 @@ class Frame(AbstractFrame):
         velocity = steady + rate
         return velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity)), pushes
 
-    def _freed(self, rates: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _freed(self, rates: Vector) -> Vector:
         """The part that moves none of the margins that do not grow; a Jacobian has as many of these as coordinates."""
         away = self.away
         return lax.cond(jnp.all(self.growing), lambda x: x, lambda x: away.T @ (away @ x), rates)
 
 
-def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, " n"], away: Any) -> Frame:
+def frame_of(flow: AffineFlow, growth: Vector, growing: Bool[Array, " n"], away: Any) -> Frame:
     """The frame of a direction of growth that gives the margins of its support the pace one; time begins where the
     multipliers together move something, so that no sum of many has roundings above one of a single one."""
     pace = flow.rows @ growth
@@ -244,16 +235,16 @@ class Path(eqx.Module):
     """An end: s, r, the velocity and its multipliers at 2s, whether the budget of steps sufficed, and the steps taken
     and rejected."""
 
-    s: Float[Array, ""]
-    r: Float[Array, " m"]
-    velocity: Float[Array, " m"]
-    pushes: Float[Array, " n"]
+    s: Scalar
+    r: Vector
+    velocity: Vector
+    pushes: Margins
     done: Bool[Array, ""]
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
 
 
-def path_of(frame: AbstractFrame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
+def path_of(frame: AbstractFrame, until: Scalar, max_steps: int, stop: Any) -> Path:
     """The flow from its start to x = `until`, x = log(1 + s), by implicit Euler in x, with half the change of its slope
     as the error of a step. `stop(s, v)` may end it before, v the velocity w/κ + dr/ds.
 
@@ -306,18 +297,18 @@ def path_of(frame: AbstractFrame, until: Float[Array, ""], max_steps: int, stop:
 class _State(NamedTuple):
     """A path under way: x, r, dr/dx, the length in x that the next step may have, whether it was stopped, counts."""
 
-    x: Float[Array, ""]
-    r: Float[Array, " m"]
-    slope: Float[Array, " m"]
-    length: Float[Array, ""]
+    x: Scalar
+    r: Vector
+    slope: Vector
+    length: Scalar
     stopped: Bool[Array, ""]
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
 
 
 def convex_newton(
-    left: Any, factored: Any, solve: Any, changed: Any, begun: Float[Array, " m"], tolerance: float
-) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    left: Any, factored: Any, solve: Any, changed: Any, begun: Vector, tolerance: float
+) -> tuple[Vector, Bool[Array, ""]]:
     """The minimum of a strictly convex function, of exponentials, and whether it was found, multipliers to a share
     `tolerance`.
 

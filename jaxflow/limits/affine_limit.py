@@ -32,6 +32,7 @@ from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import SHARE_OF_GAP, held_against
 from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
+from jaxflow.limits.path import COUNTS
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_TIME
 from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import exponent_of, power_of_two
@@ -249,8 +250,7 @@ def _concluded(
         # Of many minima the one that is nearest in the divergence of the potential is the limit: no bound is known.
         rests = rests & (rest.rank == theta.size)
 
-    unit = outside(velocity)
-    unit = unit / positive_or_one(jnp.linalg.norm(unit))
+    unit = _unit(outside(velocity))
     theorem = theorem_of(risk, unravel(theta), program.norm, problem.flow.group > 1)
     prediction: Any = Prediction(program, theorem, ())
     optimal, contradicted = Outcome.globally_optimal, False
@@ -382,13 +382,8 @@ def _trajectory(
         multipliers=multipliers,
         reached=jnp.asarray(True),
     )
-    stats = {
-        "num_steps": path.steps,
-        "num_accepted_steps": path.steps - path.rejected,
-        "num_rejected_steps": path.rejected,
-        "num_failed_solves": jnp.zeros_like(path.steps),
-    }
-    return Trajectory(final, None, Code(Regime.exact, Regime), result, stats)
+    counts = path.steps, path.steps - path.rejected, path.rejected, jnp.zeros_like(path.steps)
+    return Trajectory(final, None, Code(Regime.exact, Regime), result, dict(zip(COUNTS, counts, strict=True)))
 
 
 def _unit(x: Array) -> Array:

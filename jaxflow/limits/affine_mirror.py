@@ -20,16 +20,16 @@ of order $s^{2-p}$, and its roundings end the path where p is near one. Of singu
 plain difference, with the roundings of σw, and margins lose s of them. A velocity counts where its multipliers make it.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.linalg import ROUNDED
-from jaxflow.limits.affine_flow import ATOL, AbstractFrame, AffineFlow
+from jaxflow.limits.affine_flow import ATOL, AbstractFrame, AffineFlow, Margins, Scalar, Vector
 from jaxflow.losses import tail_rate
 from jaxflow.margin.potential import AbstractPotential
 
@@ -37,12 +37,13 @@ from jaxflow.margin.potential import AbstractPotential
 class MirrorFrame(AbstractFrame):
     """`growth` w, `dual` ζ, `pace` of the margins, `start` θ_0, `potential` ψ, and as in `Frame`; in all parameters."""
 
+    ahead: ClassVar[float] = 1.0
     flow: AffineFlow
-    growth: Float[Array, " m"]
-    dual: Float[Array, " m"]
-    pace: Float[Array, " n"]
-    start: Float[Array, " m"]
-    log_unit: Float[Array, ""]
+    growth: Vector
+    dual: Vector
+    pace: Margins
+    start: Vector
+    log_unit: Scalar
     growing: Bool[Array, " n"]
     potential: AbstractPotential
 
@@ -51,60 +52,53 @@ class MirrorFrame(AbstractFrame):
         """p."""
         return self.potential.exponent
 
-    def length(self, s: Float[Array, ""]) -> Float[Array, ""]:
-        """σ."""
-        return (1.0 + s) / tail_rate(self.flow.loss)
-
-    def _logs(self, s: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def _logs(self, s: Scalar) -> tuple[Scalar, Scalar]:
         """log m, and the log of σ^(p-2)/m: one of the two is zero."""
         log_length = jnp.log(self.length(s))
         return max(self.exponent - 2.0, 0.0) * log_length, min(self.exponent - 2.0, 0.0) * log_length
 
-    def _first(self, s: Float[Array, ""]) -> Float[Array, " m"]:
+    def _first(self, s: Scalar) -> Vector:
         """z_0 over m."""
         return self.potential.map(self.start) * jnp.exp(-self._logs(s)[0])
 
-    def _share(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _share(self, s: Scalar, r: Vector) -> Vector:
         """What z is more than σ^(p-1) ζ, over σ^(p-1)."""
         return (r + self._first(s)) * jnp.exp(-self._logs(s)[1]) / self.length(s)
 
-    def _away(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _away(self, s: Scalar, r: Vector) -> Vector:
         """What θ is more than σw."""
         return self.length(s) * self.potential.conjugate.beyond(self.dual, self.growth, self._share(s, r))
 
-    def _back(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _back(self, s: Scalar, away: Vector) -> Vector:
         """r, from what θ is more than σw."""
         share = self.potential.beyond(self.growth, self.dual, away / self.length(s))
         return share * jnp.exp(self._logs(s)[1]) * self.length(s) - self._first(s)
 
-    def beside(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def beside(self, s: Scalar, r: Vector) -> Vector:
         """What θ - θ_0 is more than σw."""
         return self._away(s, r) - self.start
 
-    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
+    def exponents(self, s: Scalar, r: Vector) -> Margins:
         return self._exponents(s, self._away(s, r))
 
-    def _exponents(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " n"]:
-        flow, kappa = self.flow, tail_rate(self.flow.loss)
-        moved = flow.offsets + flow.products(away - self.start)
-        tail = flow.excess(self.pace * self.length(s) + moved)
-        return tail - kappa * moved - (self.pace - 1.0) * (1.0 + s) - 1.0 + self.log_unit + flow.log_weights()
+    def _exponents(self, s: Scalar, away: Vector) -> Margins:
+        return self.tails(s, self.flow.offsets + self.flow.products(away - self.start))
 
-    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def field(self, s: Scalar, r: Vector) -> Vector:
         return self._rates(s, self._away(s, r)) - self._steady(s, r)
 
-    def _rates(self, s: Float[Array, ""], away: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _rates(self, s: Scalar, away: Vector) -> Vector:
         """dz/ds over m, from the multipliers."""
         return self.flow.pushed(jnp.exp(self._exponents(s, away) - self._logs(s)[0]))
 
-    def _steady(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+    def _steady(self, s: Scalar, r: Vector) -> Vector:
         """dz/ds over m, less dr/ds."""
         steady = (self.exponent - 1.0) / tail_rate(self.flow.loss) * jnp.exp(self._logs(s)[1]) * self.dual
         return steady + max(self.exponent - 2.0, 0.0) / (1.0 + s) * r
 
     def solved(
-        self, before: Array, s: Array, weight: Array, start: Array, begun: Array, tolerance: float
-    ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+        self, before: Scalar, s: Scalar, weight: Scalar, start: Vector, begun: Vector, tolerance: float
+    ) -> tuple[Vector, Bool[Array, ""]]:
         """By Newton's method for θ or z, whichever of the two is the smoother function of the other, and for the
         multipliers, which change little in a step where the margins of a θ that is near may be far off.
         """
@@ -159,35 +153,33 @@ class MirrorFrame(AbstractFrame):
         u, _, _, _, found = lax.while_loop(lambda state: (state[3] < linalg.NEWTON_STEPS) & ~state[4], body, state)
         return both(u)[1] - start, found
 
-    def relaxed(
-        self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"], usable: Any
-    ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def relaxed(self, s: Scalar, r: Vector, rate: Vector, usable: Any) -> tuple[Vector, Margins]:
         x, found = self.solved(s, 2.0 * s, s, r, s * rate, float(jnp.finfo(r.dtype).eps) ** 0.5)
         found = found & usable(2.0 * s, self.onwards(2.0 * s, r + x, x / s))
         s, r, rate = jax.tree.map(lambda a, b: jnp.where(found, a, b), (2.0 * s, r + x, x / s), (s, r, rate))
         return self.onwards(s, r, rate), self.velocity(s, r)[1]
 
-    def velocity(self, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    def velocity(self, s: Scalar, r: Vector) -> tuple[Vector, Margins]:
         """dz/ds, of any size, and the multipliers that make it."""
         exponents = self.exponents(s, r)
         pushes = jnp.exp(exponents - jnp.max(exponents))
         return self.flow.pushed(pushes), pushes
 
-    def onwards(self, s: Float[Array, ""], r: Float[Array, " m"], rate: Float[Array, " m"]) -> Float[Array, " m"]:
+    def onwards(self, s: Scalar, r: Vector, rate: Vector) -> Vector:
         """Of any size, the velocity of θ where dr/ds = `rate`, for p < 2 the θ of the velocity of z."""
         moving = self._steady(s, r) + rate
         if self.exponent < 2.0:
             return self.potential.conjugate.map(moving / positive_or_one(jnp.max(jnp.abs(moving))))
         return self.potential.conjugate.turned(self.dual + self._share(s, r), moving)
 
-    def begun(self) -> Float[Array, " m"]:
+    def begun(self) -> Vector:
         """r at the start, where z is its own: roundings of ζ are those of z there."""
         first = jnp.zeros((), self.dual.dtype)
         return -self.length(first) * jnp.exp(self._logs(first)[1]) * self.dual
 
 
 def mirror_frame(
-    flow: AffineFlow, potential: AbstractPotential, solution: Any, start: Float[Array, " m"], growing: Bool[Array, " n"]
+    flow: AffineFlow, potential: AbstractPotential, solution: Any, start: Vector, growing: Bool[Array, " n"]
 ) -> MirrorFrame:
     """The frame of the solution of the program in the norm of a potential, of size zero where no margin grows."""
     p = potential.exponent

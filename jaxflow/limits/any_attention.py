@@ -24,8 +24,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jaxflow._core import good, linalg
+from jaxflow.data import TokenData
 from jaxflow.flow import (
     AbstractCoordinates,
+    AbstractStop,
     ArcLength,
     Budget,
     Drive,
@@ -33,16 +35,18 @@ from jaxflow.flow import (
     LogArcLength,
     LogTime,
     SelectionSettled,
+    Situation,
     StationaryPoint,
     Stiff,
 )
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
-from jaxflow.limits.composition import CompositionResolved, composition_resolved
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
+from jaxflow.limits.self_certificate import select, settled
 from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
 from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno
+from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -53,6 +57,26 @@ RELAXATION_STEPS = 5
 def accurate_solver() -> diffrax.AbstractSolver:
     """Kvaerno5 with Newton's method to tolerances well below those of a step."""
     return kvaerno(1e-5, 1e-7)
+
+
+class CompositionResolved(AbstractStop):
+    r"""Stops where some query mixes several tokens and what is masked has nearly vanished.
+
+    Slopes of mixed tokens tend to each other, and their differences are rounding errors ε. What is masked pulls like
+    its attention s: the direction is off by s, and by ε/s, which are equal at $s=\sqrt\varepsilon$.
+    """
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return composition_resolved(situation.decode(), situation.risk.data)  # pyright: ignore[reportArgumentType]
+
+
+def composition_resolved(model: AbstractAttention, data: TokenData) -> Bool[Array, ""]:
+    r"""Whether some query mixes several tokens and all others have less than $\sqrt\varepsilon$ of the attention."""
+    attention = model.attention(data)
+    chosen = select(attention)
+    several = jnp.any(jnp.sum(chosen, axis=-1) > 1)
+    left = jnp.max(jnp.where(chosen, 0.0, attention))
+    return several & settled(attention, data.visible) & (left <= jnp.sqrt(jnp.finfo(left.dtype).eps))
 
 
 class AnyAttentionGears(AbstractProblem):
@@ -119,17 +143,16 @@ class AnyAttentionGears(AbstractProblem):
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, followed = self.gears[gear], good(stretch.result)
+        data: Any = risk.data
         if name == "relaxation":
             # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
             return Shift(jnp.asarray(End.ended), followed)
         ends = ~followed | (stationarity(stretch.final) <= STATIONARY)
-        if self.composes and name != "explicit":
-            data: Any = risk.data
-            ends = ends | composition_resolved(stretch.final.model, data)
         # At rest on the sphere there is no velocity left to relax.
         last = name == "implicit" and self.cap < self.far
         following = jnp.asarray(End.ended if last else gear + 1)
         if self.composes and name == "explicit":
-            data: Any = risk.data
             following = jnp.where(selected(stretch, data), gear + 2, following)
+        elif self.composes:
+            ends = ends | composition_resolved(stretch.final.model, data)
         return Shift(jnp.where(ends, End.ended, following), jnp.asarray(True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import (
     Code,
@@ -25,7 +25,6 @@ from jaxflow._core import (
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.attention_facts import AttentionFacts, head_state
-from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import network_call
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
@@ -42,7 +41,7 @@ from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
-from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores
+from jaxflow.models import AbstractAttention, AbstractLinearNetwork, head_gradients, mix, token_scores, token_slopes
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule, predict, rule_of
 from jaxflow.trajectory import Trajectory
@@ -242,7 +241,7 @@ def conclude(
     arrived, spent = good(trajectory.result), out_of_steps(trajectory)
     if rests is None:
         rests = minimum_near(risk, trajectory.final, at_rest(inside.final, final.model.degree, kept(model)))
-    status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
+    status = decide(program, _composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
     certified = verdict.certified & ((status != SelectionStatus.not_local) | (own.duality_gap <= gap))
@@ -284,6 +283,21 @@ def conclude(
         trajectory=trajectory,
         details=AttentionFacts(head_state(final.model, data)),
     )
+
+
+def _composed_scores(
+    model: AbstractAttention, data: TokenData, attention: Float[Array, "*n T"], selection: Bool[Array, "*n T"]
+) -> Float[Array, "*n T"]:
+    r"""Scores for Definition 2: $\gamma_{it}=Y_ih(x_{it})$, but slopes where a query selects several tokens.
+
+    A mixture $\bar x_i=X_i^\top s_i$ is held by the slopes $Y_i\langle\nabla h(\bar x_i),x_{it}\rangle$: those of the
+    selected tokens agree (else proportions would still move) and take their largest value here, so that rounding
+    does not tell them apart. For a concave $Y_ih$ none larger means that the mixture is the best there is.
+    """
+    slopes = data.labels[..., None] * token_slopes(data, head_gradients(model.head, mix(data, attention)))
+    several = jnp.sum(selection, axis=-1, keepdims=True) > 1
+    top = jnp.max(jnp.where(selection, slopes, -jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(several, jnp.where(selection, top, slopes), token_scores(data, model.head))
 
 
 def _optimality(status: Code) -> Array:

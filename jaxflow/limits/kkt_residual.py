@@ -6,6 +6,7 @@ $\lambda\ge0$ is $\frac12\|\psi-\sum_k\lambda_kh_k\|^2+\sum_k\lambda_k(q_k-1)$, 
 solution gives multipliers that make both residuals small, and no tolerance decides which margins are active.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -84,7 +85,7 @@ def _kkt_residual(risk: EmpiricalRisk, model: Any, near: float) -> KKTPoint:
     usable = (smallest > 0) & jnp.isfinite(smallest) & is_homogeneous(deviation)
     psi = unit / jnp.where(usable, smallest, 1.0) ** (1.0 / degree)
     found = _with_multipliers(margins, psi, near)
-    return eqx.tree_at(lambda k: k.residual, found, jnp.where(usable, found.residual, jnp.inf))
+    return replace(found, residual=jnp.where(usable, found.residual, jnp.inf))
 
 
 def _with_multipliers(margins: Margins, psi: Float[Array, " p"], near: float) -> KKTPoint:
@@ -133,8 +134,8 @@ def _with_multipliers(margins: Margins, psi: Float[Array, " p"], near: float) ->
         lowest = jnp.where(met, (jax.grad(pushed)(jnp.where(met, 0.5, own)) < 0).astype(own.dtype), own)
         return (gates.at[at + 1].set(lowest), rows, targets, best), None
 
-    blank = KKTPoint(jnp.full_like(psi[0], jnp.inf), jnp.full_like(psi[0], jnp.nan), jnp.zeros_like(q), own)
-    blank = eqx.tree_at(lambda k: (k.sliding, k.kink_distance), blank, (nothing > 0, jnp.zeros_like(psi[0])))
+    zero = jnp.zeros_like(psi[0])
+    blank = KKTPoint(zero + jnp.inf, zero + jnp.nan, jnp.zeros_like(q), own, nothing > 0, zero)
     begun = (
         jnp.zeros((rounds + 1, own.size), own.dtype).at[0].set(own),
         jnp.zeros((rounds, q.size, psi.size), psi.dtype),

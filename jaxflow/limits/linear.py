@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from jaxflow._core import Code, Outcome, compiled_once, good, one_lane_at_a_time, positive_or_one, require
@@ -12,7 +12,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import Limit, LimitKind
-from jaxflow.limits.linear_method import LinearStaged, largest_entry
+from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
 from jaxflow.limits.network_facts import NetworkFacts
@@ -20,17 +20,15 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import by_gears, out_of_steps
 from jaxflow.limits.rate import fit_rate
 from jaxflow.limits.self_certificate import better_of, network_bounds
-from jaxflow.limits.stages import SMALL, Count, Positive, coordinates_that_move, network_at_rest, stationarity
-from jaxflow.limits.units import in_units
-from jaxflow.limits.verdict import judge
+from jaxflow.limits.stages import STATIONARY, Count, Positive, coordinates_that_move, network_at_rest, stationarity
+from jaxflow.limits.units import in_units, largest_entry
+from jaxflow.limits.verdict import ELSEWHERE, judge
 from jaxflow.margin import Lp, ProgramResult, Separability, certify, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Trajectory
 
-# Margins this close to the smallest, relative to it, are those of support vectors.
-SUPPORT = 1e-3
 # The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
 # own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
 KKT = 1e-5
@@ -105,18 +103,20 @@ def conclude_direction(
     margins = program.margins(chosen)
     margin = jnp.min(margins)
     positive = (margin > 0) & jnp.isfinite(margin)
-    support = positive & (margins <= (1.0 + SUPPORT) * margin)
+    # Directions closer than this are one, and so are their margins.
+    support = positive & (margins <= (1.0 + ELSEWHERE) * margin)
+    beta = final.model.linear_coefficients()
     own_beta = chosen if program.transform is None else program.coefficients(chosen)
     if not read.faithful:
         # Theorem 3: ρ lives on the singular values of one datum; β is the network's own.
-        beta = final.model.linear_coefficients()
         own_beta = beta / positive_or_one(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(inside.final)
     seems_still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
     kind_of_data = _separability(within.data, start)  # pyright: ignore[reportArgumentType]
-    # Along a channel to infinity gradients are small: only overlapping data have a minimum.
-    still = seems_still & ((kind_of_data == Separability.overlapping) | _unmoved(within, start))
+    # Along a channel to infinity gradients are small: only overlapping data have a minimum, or a gradient of zero.
+    unmoved = ~jnp.any(ravel_pytree(within.scaled_gradient(start).gradient)[0])
+    still = seems_still & ((kind_of_data == Separability.overlapping) | unmoved)
     arrived, spent = good(trajectory.result), out_of_steps(trajectory)
     # Of data that are not separable there is no program to solve, whatever a solver returns.
     unsolved = (solution.result == ProgramResult.failed) & (kind_of_data == Separability.separable)
@@ -126,7 +126,7 @@ def conclude_direction(
         certificate, excess = verdict.certificate, verdict.excess
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
         # such a direction contradicts nothing.
-        lost = jnp.asarray(False) if has_pairs(start) else largest_entry(start) < SMALL
+        lost = jnp.asarray(False) if has_pairs(start) else largest_entry(start.layers) ** 2 < STATIONARY
         certified, contradicted = verdict.certified, verdict.contradicted & ~seems_still & ~lost
         optimal = Outcome.globally_optimal
     else:
@@ -149,7 +149,6 @@ def conclude_direction(
         certified=certified,
         optimal=optimal,
     )
-    beta = final.model.linear_coefficients()
     # Predicted are 1 - κ for ℓ1, and one for ℓ2 and for p < 1, where off-support entries of ρ tend to constants.
     optimum = solution.certificate.primal_value if convex else own.primal_value
 
@@ -184,9 +183,3 @@ def _separability(data: LinearData, model: AbstractLinearNetwork) -> Code:
     if isinstance(model, DiagonalLinearNetwork):
         rows = jnp.where(coordinates_that_move(model)[None, :], rows, 0.0)
     return recession_cone(rows).separability
-
-
-def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:
-    """Whether the gradient at the start is zero: the flow is a point."""
-    gradient = risk.scaled_gradient(start).gradient
-    return jnp.all(jnp.stack([jnp.all(g == 0) for g in jax.tree.leaves(gradient)]))

@@ -13,34 +13,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
-from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, LogTime, Situation, StationaryPoint, Weights
-from jaxflow.flow.coordinates.halves import has_pairs
+from jaxflow.flow import AbstractCoordinates, Drive, LogTime, LossExcess, StationaryPoint, Weights
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow
 from jaxflow.limits.stages import Count, Positive, kept
 from jaxflow.limits.steps import IMPLICIT_STEPS, implicit_control, kvaerno
+from jaxflow.limits.units import largest_entry
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 # From one fine run of a regression to the next the tolerance falls to this, and errors to some eleventh.
 FINER = 0.1
-
-
-class Interpolated(AbstractStop):
-    r"""Stops where $\sum_i|f(x_i)-y_i|\le\text{tolerance}\cdot\sum_i|y_i|$.
-
-    1e-14 is a loss of 1e-28 relative to that of the zero function, a few roundings of the outputs.
-    """
-
-    tolerance: float = 1e-14
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        risk = situation.risk
-        targets: Any = risk.data
-        size = jnp.sum(jnp.abs(targets.targets)) / (targets.targets.size if risk.reduction == "mean" else 1)
-        return situation.scaled.log_scale + situation.log_sum <= jnp.log(self.tolerance) + jnp.log(size)
 
 
 class Shaken(AbstractCoordinates):
@@ -71,7 +56,7 @@ class Shaken(AbstractCoordinates):
 
     def _moved(self, state: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(state)
-        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves]))
+        largest = largest_entry(leaves)
         # Ten standard deviations of the roundings of all steps, added up at random: of a mode that decides the limit a
         # pattern of signs shows less than a tenth of the effect in 8% of all cases. (With one standard deviation a true
         # error was a quarter above the printed one.)
@@ -156,13 +141,12 @@ class LinearStaged(AbstractMethod):
         del risk
         return NetworkGears(
             conserved=kept(model),
-            size=largest_entry(model),
+            size=largest_entry(model.layers),
             gap=gap,
             near=self.near,
             far=self.far,
             saves=self.saves,
             degree=model.degree,
-            pairs=has_pairs(model),
             convex=isinstance(model, DeepLinearNetwork),
             report=self.report,
         )
@@ -238,15 +222,20 @@ class LinearStaged(AbstractMethod):
         # to roundings, from their root on. Below it needs digits that layers far apart in size do not have. (L = 3,
         # α = 0.01 at rtol 1e-11: with 1e-8 1,800 steps at most and errors of 1e-10, with 1e-11 one of six paths ran out
         # of 20,000.)
-        digits, size = jnp.maximum(rtol, math.sqrt(eps)), jnp.minimum(largest_entry(model), 1.0)
+        digits, size = jnp.maximum(rtol, math.sqrt(eps)), jnp.minimum(largest_entry(model.layers), 1.0)
         # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
         # have the roundings of weights that are no longer small.
         least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
         least = positive_or_one(size) * least
+        # The sum of residuals relative to that of targets: 1e-14 is a loss of 1e-28 relative to that of the zero
+        # function, a few roundings of the outputs.
+        data: Any = risk.data
+        missed = jnp.sum(jnp.abs(data.targets)) / risk.count(data.targets)
+        fitted = jnp.log(ends) + jnp.log(jnp.maximum(missed, jnp.finfo(missed.dtype).tiny))
         drive = Drive(
             kvaerno(digits, newton, partial(linalg.newton, residual=False)),
             implicit_control(rtol=rtol, atol=least),
-            Interpolated(ends) | StationaryPoint(ends),
+            LossExcess(fitted) | StationaryPoint(ends),
             max_steps,
             self.report,
         )
@@ -254,8 +243,3 @@ class LinearStaged(AbstractMethod):
         coordinates = Shaken(inside, jnp.asarray(shaken), isinstance(model, DiagonalLinearNetwork))
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
-
-
-def largest_entry(model: Any) -> Float[Array, ""]:
-    """The size of the largest number in any layer."""
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))

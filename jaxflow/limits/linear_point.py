@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, linalg, positive_or_one
+from jaxflow._core import Code, linalg, positive_or_one, tree_where
 from jaxflow.limits.closed_form import closed_point, relative_distance
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.linear_method import LinearStaged
@@ -22,7 +22,6 @@ from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, 
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import AbstractPairs, InterpolationProgram, Prediction, pair_limit, pairs_of, predict, primal_map
-from jaxflow.trajectory import Trajectory
 
 # How far a flow's end may be from the optimum of a theorem's program, relative to it, in distance and in value. Flows
 # at rtol 1e-9 are off by 2e-7 at most (100 instances, α from 1e-4 to 10).
@@ -43,13 +42,15 @@ def known_of(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> Known:
     """`Known` of a start."""
     prediction = predict(risk, model, None)
     program: Any = prediction.program
+    data: Any = risk.data
+    pairs = pairs_of(model, data.inputs) if isinstance(risk.loss, Squared) else None
     if not isinstance(program, InterpolationProgram):
-        return Known(prediction, solve(program), _pairs(risk, model), jnp.asarray(False))
+        return Known(prediction, solve(program), pairs, jnp.asarray(False))
     solution = program.solve()
     # A decomposition of one datum alone does not determine the rest of β.
     faithful = jnp.asarray(primal_map(risk, model).faithful)
     by_program = prediction.applies & (solution.result == ProgramResult.optimal) & faithful
-    return Known(prediction, solution, _pairs(risk, model), by_program)
+    return Known(prediction, solution, pairs, by_program)
 
 
 def find_point(
@@ -67,17 +68,7 @@ def find_point(
         path, spread = method.continued(within, start, max_steps, gap, known.by_program)
     else:
         path, spread = method.follow(within, start, max_steps, gap), jnp.asarray(jnp.inf)
-    return conclude_point(risk, model, path if units is None else units.outward(path, model), known, spread)
-
-
-def conclude_point(
-    risk: EmpiricalRisk,
-    model: AbstractLinearNetwork,
-    trajectory: Trajectory,
-    known: Known,
-    spread: Float[Array, ""],
-) -> Limit:
-    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`."""
+    trajectory = path if units is None else units.outward(path, model)
     within, start, inside = in_units(risk, model, trajectory)
     data: Any = risk.data
     final = trajectory.final
@@ -108,13 +99,9 @@ def conclude_point(
     contradicted = reached & prediction.applies & (excess < -max(0.1 * BRANCH, 1e4 * eps))
     failed = broken(trajectory) & ~reached
     kind, outcome = decided(broken=failed, interpolates=reached, rests=still, contradicted=contradicted)
-    point, error, source = polished(risk, model, final.model, known, spread)
-    # Where the flow has not arrived its end is no answer to polish.
-    point = jnp.where(reached, point, beta)
-    estimated = still & jnp.isfinite(spread)
-    source = jnp.where(reached, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
     # What has not come to rest is no limit, whatever two runs agree on.
-    error = jnp.where(reached, error, jnp.where(still, spread, jnp.inf))
+    spread = jnp.where(reached | still, spread, jnp.inf)
+    point, error, source = polished(risk, model, final.model, known, spread, reached)
     return Limit(
         kind=kind,
         outcome=outcome,
@@ -144,14 +131,15 @@ def polished(
     end: AbstractLinearNetwork,
     known: Known,
     spread: Float[Array, ""],
+    reached: Bool[Array, ""],
 ) -> tuple[Float[Array, " d"], Float[Array, ""], Int[Array, ""]]:
     """The limit point by the best equation that is known for it, its error, and the source of that.
 
     The flow chooses the branch: where the equation's solution is further from its end than flows err, the
-    end itself is the answer and the distance its error.
+    end itself is the answer and the distance its error. An end that has not `reached` the data is no answer to polish.
     """
     data: Any = risk.data
-    beta = end.linear_coefficients()
+    beta, branch = end.linear_coefficients(), BRANCH
     if known.pairs is not None:
         found = pair_limit(known.pairs, start, data.targets, known.pairs.dual_of(end.layers))
         point, error, source = found.coefficients, found.error, ErrorSource.pairs
@@ -161,23 +149,14 @@ def polished(
         program = known.prediction.program
         point = program.coefficients(known.solution.primal)
         error, source = program.error(known.solution.primal, known.solution.dual), ErrorSource.program
-        usable, branch = known.by_program & jnp.isfinite(error), BRANCH
+        usable = known.by_program & jnp.isfinite(error)
     else:
         # The program is no more than what limits tend to as the start gets small.
         point, error, source = beta, spread, ErrorSource.tolerances
-        usable, branch = jnp.asarray(False), BRANCH
-    apart = relative_distance(beta, point)
+        usable = jnp.asarray(False)
+    usable, apart = usable & reached, relative_distance(beta, point)
     near = apart <= max(branch, 100.0 * float(jnp.finfo(beta.dtype).eps) ** 0.5)
     estimated = jnp.isfinite(spread)
     other = jnp.where(estimated, ErrorSource.tolerances, jnp.where(usable, ErrorSource.distance, ErrorSource.none))
     otherwise = jnp.where(estimated, spread, jnp.where(usable, apart, jnp.inf))
-    return (
-        jnp.where(usable & near, point, beta),
-        jnp.where(usable & near, error, otherwise),
-        jnp.where(usable & near, source, other),
-    )
-
-
-def _pairs(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> AbstractPairs | None:
-    data: Any = risk.data
-    return pairs_of(model, data.inputs) if isinstance(risk.loss, Squared) else None
+    return tree_where(usable & near, (point, error, jnp.asarray(source)), (beta, otherwise, other))

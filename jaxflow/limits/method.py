@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg, require
+from jaxflow._core import as_boolean, as_integer, check_kind, check_real, require
 from jaxflow.flow import Scores, Weights
-from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
 from jaxflow.limits.attention import AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
@@ -58,8 +57,8 @@ class Staged(AbstractMethod):
     `saves`: number of save points for the rate, over the last two decades before `far`, or before the cap;
     `timed=False`: log t to leading order alone, for half of the work (see `jaxflow.flow.ArcLength`; rates are then
     fitted against that); `solver` and `rtol` of the far stage (None: Kvaerno5 with Newton's method, the most accurate
-    for a step; `quick_solver()` takes more steps in less time); `report`: receives a line a second (see `find_limit`'s
-    `progress`).
+    for a step; Kvaerno3 with one Jacobian a step takes half as many steps again, each at a quarter of the price);
+    `report`: receives a line a second (see `find_limit`'s `progress`).
 
     **Example:**
 
@@ -187,9 +186,3 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
 def check_report(report: Any) -> None:
     """**Raises:** `ValueError` for what receives no lines."""
     require(report is None or callable(report), "report", "expected a function of a line", got=report)
-
-
-def quick_solver() -> diffrax.AbstractSolver:
-    """Kvaerno3 with one Jacobian a step: half as many steps again, each at a quarter of the price (measured for
-    factors at d = 4, where differentiating the field by every weight is what a step costs)."""
-    return diffrax.Kvaerno3(root_finder=linalg.chord(rtol=1e-5, atol=1e-7, norm=state_norm))

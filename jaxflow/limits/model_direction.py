@@ -44,8 +44,8 @@ from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.limits.steps import PATH_RTOL
-from jaxflow.limits.verdict import ELSEWHERE
-from jaxflow.margin import AbstractNorm, Frobenius, Lp, ProgramResult, Schatten, Solution, certify, solve
+from jaxflow.limits.verdict import ELSEWHERE, above, is_solved
+from jaxflow.margin import AbstractNorm, Frobenius, Lp, Schatten, Solution, certify, solve
 from jaxflow.margin.potential import check_potential
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
@@ -161,10 +161,11 @@ def _concluded(one: Underway) -> Limit:
 
     ratio = stationarity(trajectory.final)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
-    stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
-    rest, facts = theta, StationaryFacts()
     # The Hessian of a loss is not to be had of many weights.
-    if theta.size <= MOST_WEIGHTS:
+    few = theta.size <= MOST_WEIGHTS
+    stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result) & few
+    rest, facts = theta, StationaryFacts()
+    if few:
         rest, found_facts, _ = settle(risk, unravel, theta, jnp.ones(()))
         # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound
         # closes.
@@ -172,8 +173,6 @@ def _concluded(one: Underway) -> Limit:
         # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
         stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
         facts = tree_where(stationary, found_facts, facts)
-    else:
-        stationary = jnp.zeros_like(stationary)
     failed = broken(trajectory)
     # All three conditions: steps by products end at residuals alone, and margins and kinks follow.
     at_point = (kkt.residual <= gap) & (kkt.complementarity <= gap) & (kkt.kink_distance <= gap)
@@ -316,9 +315,7 @@ def predicted(
     if read is None:
         return prediction, solution, nothing
     value = certify(prediction.program, read(), solution.dual).primal_value
-    optimum = solution.certificate.dual_value
-    usable = jnp.isfinite(value) & (optimum > 0)
-    return prediction, solution, jnp.where(usable, value / jnp.where(usable, optimum, 1.0) - 1.0, jnp.inf)
+    return prediction, solution, above(value, solution.certificate.dual_value)
 
 
 def held_against(
@@ -328,7 +325,6 @@ def held_against(
     contradicts the program."""
     if solution is None:
         return Outcome.kkt_point, False
-    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-    solved = solved & (jnp.abs(solution.certificate.duality_gap) <= gap) & certified
+    solved = is_solved(solution) & (jnp.abs(solution.certificate.duality_gap) <= gap) & certified
     optimal = jnp.where(solved & (excess <= gap), Outcome.globally_optimal.value, Outcome.kkt_point.value)
     return optimal.astype(jnp.uint8), solved & (excess > ELSEWHERE)

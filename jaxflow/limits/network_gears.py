@@ -72,8 +72,8 @@ class NetworkGears(AbstractProblem):
     """The flow of one linear network out along its limit direction.
 
     **Arguments:** `conserved`: `kept` of the start; `size`: its largest entry; `gap` to certify; `near`, `far`,
-    `saves`, `report`: see `LinearStaged`; `degree`: layers; `pairs`: whether two diagonal layers move in `Halves`;
-    `convex`: whether the network is fully connected, so that its program is convex for any number of layers.
+    `saves`, `report`: see `LinearStaged`; `degree`: layers; `convex`: whether the network is fully connected, so that
+    its program is convex for any number of layers.
     """
 
     conserved: Any
@@ -83,7 +83,6 @@ class NetworkGears(AbstractProblem):
     far: float | None
     saves: int
     degree: int = eqx.field(static=True)
-    pairs: bool = eqx.field(static=True)
     convex: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
@@ -95,7 +94,8 @@ class NetworkGears(AbstractProblem):
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         name, steps = self.gears[gear], jnp.asarray(max_steps)
-        still = StationaryPoint(self._rest, self.degree, self.pairs)
+        pairs = self.conserved is not None
+        still = StationaryPoint(self._rest, self.degree, pairs)
         fitted = still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted())
         entry = jnp.where(self.size > 0, jnp.minimum(self.size, 1.0), 1.0)
         if name == "explicit":
@@ -117,7 +117,7 @@ class NetworkGears(AbstractProblem):
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
         if name == "multipliers":
-            ends = still | certified | AtRest(pairs=self.pairs)
+            ends = still | certified | AtRest(pairs=pairs)
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])
@@ -126,7 +126,7 @@ class NetworkGears(AbstractProblem):
         return Drive(kvaerno(digits, 1e-2 * digits), controller, ends, most, self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
-        coordinates = Halves(self.conserved) if self.pairs else Weights()
+        coordinates = Weights() if self.conserved is None else Halves(self.conserved)
         lane = partial(start.lane, drive, coordinates=coordinates)
         name, near, here = self.gears[gear], self.near, start.here
         if name == "explicit":

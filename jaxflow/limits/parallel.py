@@ -1,8 +1,8 @@
 """`find_limits`: layers in parallel, a limit for each."""
 
+from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
@@ -98,16 +98,12 @@ def layer_trajectory(joint: Trajectory, h: int) -> Trajectory:
         velocity: PyTree = point.velocity.parts[h]
         multipliers: Any = point.multipliers
         size = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(axis, leaf.ndim))) for leaf in jax.tree.leaves(velocity)))
-        return eqx.tree_at(
-            lambda p: (p.model, p.velocity, p.multipliers, p.log_gradient_norm),
+        return replace(
             point,
-            (
-                point.model.parts[h],
-                velocity,
-                jnp.take(multipliers, h, axis=axis),
-                point.log_gradient_norm + jnp.log(size),
-            ),
+            model=point.model.parts[h],
+            velocity=velocity,
+            multipliers=jnp.take(multipliers, h, axis=axis),
+            log_gradient_norm=point.log_gradient_norm + jnp.log(size),
         )
 
-    saved = None if joint.saved is None else seen(joint.saved, 1)
-    return Trajectory(seen(joint.final, 0), saved, joint.regime, joint.result, joint.stats)
+    return replace(joint, final=seen(joint.final, 0), saved=None if joint.saved is None else seen(joint.saved, 1))

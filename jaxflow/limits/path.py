@@ -9,6 +9,7 @@ lanes for each gear (`jaxflow.limits.many`).
 import abc
 import enum
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -137,16 +138,15 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
 
     def first() -> Trajectory:
         drive = problem.drive(0, model, 1, jnp.asarray(False))
-        return _with_saves(drive.trajectory(problem.lane(0, drive, Start(risk, here, zero, 1, True))), problem.saves)
+        return drive.trajectory(problem.lane(0, drive, Start(risk, here, zero, 1, True)))
 
     # The shapes of a path, and nothing that would have to be computed.
     shapes, fixed = eqx.partition(eqx.filter_eval_shape(first), lambda x: isinstance(x, jax.ShapeDtypeStruct))
     blank: Trajectory = eqx.combine(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), fixed)
-    path = eqx.tree_at(
-        lambda t: (t.final.model, t.final.log_time, t.final.log_log_time, t.final.log_arc_length, t.final.log_norm),
-        blank,
-        (model, nothing, nothing, nothing, log_norm),
-    )
+    # It has no gradient yet, and no save point of a later gear is reached.
+    final = replace(here, velocity=blank.final.velocity, multipliers=blank.final.multipliers)
+    saved = jax.tree.map(lambda x: jnp.zeros((problem.saves, *x.shape), x.dtype) if eqx.is_array(x) else x, final)
+    path = replace(blank, final=final, saved=saved if problem.saves else None)
     steps = jnp.zeros(len(problem.gears), int)
     return Way(_counted(path, problem, steps), zero, zero, steps, steps)
 
@@ -156,13 +156,14 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
     following, keep = problem.shift(gear, risk, way.lost, stretch)
     # A stretch of no step is a turn of the loop all the same.
     steps = way.steps.at[gear].add(jnp.maximum(stretch.stats["num_steps"], 1))
-    path = joined(risk, way.path, _with_saves(stretch, problem.saves), keep)
+    path = joined(risk, way.path, stretch, keep)
     spent = (following >= 0) & (jnp.sum(steps) >= most)
     exhausted: Any = RESULTS.max_steps_reached
     # A path that has come to its end has its result, wherever the budget ends.
-    path = eqx.tree_at(lambda p: p.result, path, RESULTS.where(spent, exhausted, path.result))
+    path = replace(path, result=RESULTS.where(spent, exhausted, path.result))
     if problem.log_cap is not None:
-        path = eqx.tree_at(lambda p: p.final.model, path, _at_cap(risk, path.final, following, problem.log_cap))
+        model = _at_cap(risk, path.final, following, problem.log_cap)
+        path = replace(path, final=replace(path.final, model=model))
     lost = way.lost + ~keep
     stretches = way.stretches.at[gear].add(1)
     return Way(_counted(path, problem, steps), jnp.where(spent, End.ended, following), lost, steps, stretches)
@@ -207,7 +208,7 @@ def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
     found = minimum_near(risk, here, doubt)
     following = jnp.where(stationarity(here) > ROUNDED, End.doubt - way.gear, End.ended)
     gear = jnp.where(doubt, jnp.where(found, End.rests, following), way.gear)
-    return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~found)))
+    return replace(way, gear=gear, lost=way.lost + (doubt & ~found))
 
 
 _looked_at = compiled_once(looked_at)
@@ -265,7 +266,7 @@ def _stretch(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way,
 def _counted(path: Trajectory, problem: AbstractProblem, steps: Int[Array, " gears"]) -> Trajectory:
     """The path with the steps of each gear among its numbers."""
     counted = {f"num_{name}_steps": steps[k] for k, name in enumerate(problem.gears)}
-    return Trajectory(path.final, path.saved, path.regime, path.result, path.stats | counted)
+    return replace(path, stats=path.stats | counted)
 
 
 def _beyond(risk: EmpiricalRisk, here: Point) -> Float[Array, ""]:
@@ -294,21 +295,17 @@ def joined(risk: EmpiricalRisk, first: Trajectory, second: Trajectory, keep: Boo
         log_time = jnp.logaddexp(start.log_time, point.log_time * jnp.exp(lengths))
         # Where log t overflows, what was before does not count.
         log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time + lengths, jnp.log(jnp.maximum(log_time, 0.0)))
-        log_arc_length = jnp.logaddexp(start.log_arc_length, point.log_arc_length + beyond)
         log_scale = point.log_scale * jnp.exp(lengths)
         # Both may be minus infinity on a path that has no cap.
         steeper = jnp.where(lengths > 0, log_scale - point.log_scale + lengths - beyond, 0.0)
-        return eqx.tree_at(
-            lambda p: (p.log_time, p.log_log_time, p.log_arc_length, p.log_norm, p.log_scale, p.log_gradient_norm),
+        return replace(
             point,
-            (
-                log_time,
-                log_log_time,
-                log_arc_length,
-                point.log_norm + beyond,
-                log_scale,
-                point.log_gradient_norm + steeper,
-            ),
+            log_time=log_time,
+            log_log_time=log_log_time,
+            log_arc_length=jnp.logaddexp(start.log_arc_length, point.log_arc_length + beyond),
+            log_norm=point.log_norm + beyond,
+            log_scale=log_scale,
+            log_gradient_norm=point.log_gradient_norm + steeper,
         )
 
     saved = first.saved
@@ -321,21 +318,6 @@ def joined(risk: EmpiricalRisk, first: Trajectory, second: Trajectory, keep: Boo
     regime = Code(jnp.where(keep, jnp.maximum(first.regime.value, second.regime.value), first.regime.value), Regime)
     final = tree_where(keep, shift(second.final), start)
     return Trajectory(final, saved, regime, RESULTS.where(keep, second.result, first.result), stats)
-
-
-def _with_saves(stretch: Trajectory, count: int) -> Trajectory:
-    """A stretch with as many save points as its problem has; none is reached where the gear saves nothing."""
-    if count == 0 or stretch.saved is not None:
-        return stretch
-
-    def blank(x: Any) -> Any:
-        if not eqx.is_array(x):
-            return x
-        empty = jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else 0
-        return jnp.full((count, *x.shape), empty, x.dtype)
-
-    saved = jax.tree.map(blank, stretch.final)
-    return eqx.tree_at(lambda t: t.saved, stretch, saved, is_leaf=lambda x: x is None)
 
 
 def out_of_steps(path: Trajectory) -> Bool[Array, ""]:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg, positive_or_one
+from jaxflow._core import linalg, positive_or_one, tree_where
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
@@ -27,7 +28,9 @@ def fit_rate(
     predicted = 1.0 - off_support(program, solution)
     if saved is None:
         return Rate(predicted=predicted)
-    models = jax.tree.map(lambda x: _unreached_to_zero(x, saved.reached), saved.model)
+    # Rows past the end of the path are infinite; they must not reach a singular value decomposition.
+    zeros = jax.tree.map(lambda x: jnp.zeros_like(x) if eqx.is_array(x) else x, saved.model)
+    models = tree_where(saved.reached, saved.model, zeros)
     gaps = jax.vmap(gap)(models)
     usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
     x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
@@ -72,10 +75,3 @@ def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""
     off = sizes <= ROUNDED**0.5 * jnp.max(sizes)
     largest = jnp.max(values)
     return jnp.max(jnp.where(off, values, 0.0)) / positive_or_one(largest)
-
-
-def _unreached_to_zero(x: Array, reached: Array) -> Array:
-    # Rows past the end of the path are infinite; they must not reach a singular value decomposition.
-    if not hasattr(x, "ndim"):
-        return x
-    return jnp.where(reached.reshape(reached.shape + (1,) * (x.ndim - 1)), x, 0.0)

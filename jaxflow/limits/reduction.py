@@ -1,5 +1,6 @@
 """Instances in the dimensions that their vectors span, or in a few more: one size for many."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -44,13 +45,10 @@ class Reduction(eqx.Module):
 
     def lift(self, risk: EmpiricalRisk, limit: Limit) -> Limit:
         """The limit of the whole instance."""
-        U = self.basis
+        U, C = self.basis, self.basis if self.columns is None else self.columns
 
         def matrix(x: Array) -> Array:
             return U @ x @ U.T
-
-        def rows(x: Array) -> Array:
-            return matrix(x) if self.columns is None else U @ x @ self.columns.T
 
         names = ("W",) if self.columns is None else ("K", "Q")
 
@@ -64,32 +62,27 @@ class Reduction(eqx.Module):
 
         def point(p: Point) -> Point:
             # The start, and how far it moved within the basis: matrices as large as K are formed once each.
-            moved = [x + rows(z - y) for x, y, z in zip(whole, inside, fields(p.model), strict=True)]
+            moved = [x + U @ (z - y) @ C.T for x, y, z in zip(whole, inside, fields(p.model), strict=True)]
             model = eqx.tree_at(fields, self.full, moved)
-            velocity = eqx.tree_at(fields, p.velocity, [rows(x) for x in fields(p.velocity)])
-            norm = jnp.sqrt(jnp.maximum(outside, 0.0))
-            return eqx.tree_at(
-                lambda p: (p.model, p.velocity, p.log_norm),
-                p,
-                (model, velocity, 0.5 * jnp.logaddexp(2.0 * p.log_norm, 2.0 * jnp.log(norm))),
-            )
+            velocity = eqx.tree_at(fields, p.velocity, [U @ x @ C.T for x in fields(p.velocity)])
+            log_norm = 0.5 * jnp.logaddexp(2.0 * p.log_norm, 2.0 * jnp.log(jnp.sqrt(jnp.maximum(outside, 0.0))))
+            return replace(p, model=model, velocity=velocity, log_norm=log_norm)
 
         path = limit.trajectory
         # Saved points served the rate; where they are large, a few matrices as large as K for each of them would cost
         # more than the flow.
         saved = jax.vmap(point)(path.saved) if self.wider and path.saved is not None else None
-        path = eqx.tree_at(
-            lambda t: (t.final, t.saved), path, (point(path.final), saved), is_leaf=lambda x: x is path.saved
-        )
+        path = replace(path, final=point(path.final), saved=saved)
         solution = limit.program_solution
         # At a point what does not move is part of the answer; a direction leaves it behind.
         end = path.final.model.combined_weights()
-        direction = jnp.where(limit.kind == LimitKind.point, end, matrix(limit.flow_direction))
-        prediction = predict(risk, self.full, limit.selection)
-        return eqx.tree_at(
-            lambda x: (x.flow_direction, x.end, x.program_solution.primal, x.prediction, x.trajectory),
+        return replace(
             limit,
-            (direction, end, matrix(solution.primal), prediction, path),
+            flow_direction=jnp.where(limit.kind == LimitKind.point, end, matrix(limit.flow_direction)),
+            end=end,
+            program_solution=replace(solution, primal=matrix(solution.primal)),
+            prediction=predict(risk, self.full, limit.selection),
+            trajectory=path,
         )
 
 

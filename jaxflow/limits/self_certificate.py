@@ -10,28 +10,26 @@ from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from jaxflow._core import ScaledGradient, checked, positive_or_one, tree_where
 from jaxflow._core.linalg import ROUNDED
+from jaxflow.flow import SelectionSettled
 from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, Lp, certify
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict, primal_map
 
-# A token that still receives this much attention at the end belongs to the selection. Saturation goes on
-# exponentially, so that only tokens whose share tends to a constant stay above it.
-SELECTED_ATTENTION = 1e-3
-# Attention has settled when nothing lies between this and the selected tokens' share.
-MASKED_ATTENTION = 1e-6
+# Attention has settled when nothing lies between this, the square of the selected tokens' share, and that share.
+MASKED_ATTENTION = SelectionSettled.tolerance**2
 
 
 def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
-    """The selected tokens of each query: all that receive more than 0.1% of its attention."""
-    return attention > SELECTED_ATTENTION
+    """The selected tokens of each query: all that receive more than 0.1% of its attention. Saturation goes on
+    exponentially, so that only tokens whose share tends to a constant stay above it."""
+    return attention > SelectionSettled.tolerance
 
 
 def settled(attention: Float[Array, "*n T"], visible: Bool[Array, "*n T"] | None = None) -> Bool[Array, ""]:
     """Whether every visible token (all, if None) is clearly selected or clearly masked, and some token is masked."""
     masked = attention < MASKED_ATTENTION
-    between = ~masked & (attention <= SELECTED_ATTENTION)
-    return ~jnp.any(between) & jnp.any(masked if visible is None else masked & visible)
+    return jnp.all(masked | select(attention)) & jnp.any(masked if visible is None else masked & visible)
 
 
 def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "..."]:
@@ -67,7 +65,7 @@ def flow_bounds(
     if program.primal_zero.ndim == 1 and directions.ndim == 3:
         off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))
         diagonal = jnp.max(off, axis=(1, 2)) <= ROUNDED * jnp.max(jnp.abs(directions), axis=(1, 2))
-        certificates = jax.vmap(valid_where)(diagonal, certificates)
+        certificates = jax.vmap(tree_where, (0, 0, None))(diagonal, certificates, Certificate.none())
     return certificates, directions
 
 
@@ -143,14 +141,9 @@ def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], C
 
 
 def valid_if(condition: Bool[Array, ""], certificate: Certificate) -> Certificate:
-    """The certificate where `condition` holds and it is feasible; elsewhere one that certifies nothing.
+    """The certificate where `condition` holds and it is feasible; elsewhere `Certificate.none()`.
 
     Equalities among several selected tokens hold only in the limit; their violation must be small for the
     bounds to mean anything (1e-6: the share of attention that masked tokens may still have).
     """
-    return valid_where(condition & (certificate.feasibility <= MASKED_ATTENTION), certificate)
-
-
-def valid_where(condition: Bool[Array, ""], certificate: Certificate) -> Certificate:
-    """The certificate where `condition` holds, elsewhere `Certificate.none()`."""
-    return tree_where(condition, certificate, Certificate.none())
+    return tree_where(condition & (certificate.feasibility <= MASKED_ATTENTION), certificate, Certificate.none())

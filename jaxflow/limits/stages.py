@@ -1,6 +1,5 @@
 """Stages of one path: what joins them, and how a stationary end is recognised."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -19,10 +18,6 @@ from jaxflow.trajectory import Point, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
-# The gradient of a linear network is a product of layers with what pulls at their coordinate, relative to the
-# multipliers. Of two factors of a product of `STATIONARY` one is at most its root: a stronger pull is hidden by layers
-# smaller than this, at a saddle.
-SMALL = math.sqrt(STATIONARY)
 # The relative error of what is called a stationary point.
 LARGEST_POINT_ERROR = 1e-2
 # The clock becomes a time where pushes cancel: a path into a finite point has finite length.
@@ -113,15 +108,15 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
 
     The data are of order one (see `jaxflow.limits.units`). $X^\top p$ vanishes too, wherever it moves anything: layers
     with a coordinate (or a mode) of 1e-5 hide what pulls at it in their own gradient, which has products of it, and the
-    flow leaves such a saddle late.
+    flow leaves such a saddle late. Of two factors of a product of `STATIONARY` one is at most its root.
     """
     final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
     rests = at_rest(final, model.degree, kept(model))
-    pull = jnp.abs(p @ data.inputs) / positive_or_one(jnp.sum(jnp.abs(p)))
+    pulled = (p @ data.inputs / positive_or_one(jnp.sum(jnp.abs(p)))) ** 2 > STATIONARY
     if not isinstance(model, DiagonalLinearNetwork):
         # Entries mix, and zeros look like what rounding will move: a start that nothing moves is at rest.
-        return rests & ((stationarity(final) == 0) | ~jnp.any(pull > SMALL))
-    return rests & ~jnp.any(coordinates_that_move(model) & (pull > SMALL))
+        return rests & ((stationarity(final) == 0) | ~jnp.any(pulled))
+    return rests & ~jnp.any(coordinates_that_move(model) & pulled)
 
 
 def coordinates_that_move(model: DiagonalLinearNetwork) -> Bool[Array, " d"]:

@@ -14,12 +14,13 @@ Lengths of stages, tolerances and what counts as standing still are those of dat
 a thousand of order one have no units: the path is to the last bit what it is without them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import LinearData, TokenData
@@ -59,14 +60,7 @@ class Units(eqx.Module):
     def outward(self, path: Trajectory, model: Any) -> Trajectory:
         """A path in these units, in those of its start `model`."""
         saved = None if path.saved is None else jax.vmap(lambda p: self._point(p, model))(path.saved)
-        final = self._point(path.final, model)
-        return eqx.tree_at(lambda t: (t.final, t.saved), path, (final, saved), is_leaf=lambda x: x is path.saved)
-
-    def inside(self, risk: EmpiricalRisk, model: Any, path: Trajectory) -> tuple[EmpiricalRisk, Any, Trajectory]:
-        """Data, start and the end of a path in these units, in which it is judged."""
-        inverse = jax.tree.map(lambda x: 1.0 / x, self)
-        final = inverse._point(path.final, path.final.model)
-        return *self.inward(risk, model), Trajectory(final, None, path.regime, path.result, path.stats)
+        return replace(path, final=self._point(path.final, model), saved=saved)
 
     def _point(self, point: Point, model: Any) -> Point:
         c, b = jnp.log(self.weights), jnp.log(self.loss)
@@ -74,33 +68,26 @@ class Units(eqx.Module):
         known = jnp.isfinite(log_time) & ((c != 0) | (b != 0))
         moved, _ = eqx.partition(_scaled(point.model, 1.0 / self.weights), model.trainable())
         _, fixed = eqx.partition(model, model.trainable())
-        return eqx.tree_at(
-            lambda p: (
-                p.model,
-                p.log_time,
-                p.log_log_time,
-                p.log_arc_length,
-                p.log_norm,
-                p.log_scale,
-                p.log_gradient_norm,
-            ),
+        return replace(
             point,
-            (
-                eqx.combine(moved, fixed),
-                log_time,
-                jnp.where(known, jnp.log(jnp.maximum(log_time, 0.0)), point.log_log_time),
-                point.log_arc_length - c,
-                point.log_norm - c,
-                point.log_scale + b,
-                point.log_gradient_norm + c + 2.0 * b,
-            ),
+            model=eqx.combine(moved, fixed),
+            log_time=log_time,
+            log_log_time=jnp.where(known, jnp.log(jnp.maximum(log_time, 0.0)), point.log_log_time),
+            log_arc_length=point.log_arc_length - c,
+            log_norm=point.log_norm - c,
+            log_scale=point.log_scale + b,
+            log_gradient_norm=point.log_gradient_norm + c + 2.0 * b,
         )
 
 
 def in_units(risk: EmpiricalRisk, model: Any, path: Trajectory) -> tuple[EmpiricalRisk, Any, Trajectory]:
-    """Data, start and path in units in which data are of order one: in them lengths and rests are judged."""
+    """Data, start and the end of a path in units in which data are of order one: in them it is judged."""
     units = units_of(risk, model)
-    return (risk, model, path) if units is None else units.inside(risk, model, path)
+    if units is None:
+        return risk, model, path
+    inverse = jax.tree.map(lambda x: 1.0 / x, units)
+    final = inverse._point(path.final, path.final.model)
+    return *units.inward(risk, model), replace(path, final=final, saved=None)
 
 
 def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
@@ -139,7 +126,7 @@ def _of_inputs(risk: EmpiricalRisk, model: Any) -> Units:
     b = jnp.zeros_like(a) if risk.loss.margin else beyond(exponent_of(data.targets[:, None]))
     # The root of a/b is a power of two as well: the inputs take up what is left over.
     root = jnp.round((a - b) / model.degree)
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
+    largest = largest_entry(model.layers)
     # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
     # Margins of weights of 2^k keep the bits that k leaves: half of them at least.
     lost = jnp.log2(positive_or_one(largest)) + root > 0.5 * jnp.finfo(largest.dtype).nmant
@@ -156,6 +143,11 @@ def exponent_of(vectors: Float[Array, "*n d"]) -> Array:
     norm = jnp.max(jnp.linalg.norm(vectors / scale, axis=-1))
     size = jnp.log2(scale) + jnp.log2(jnp.where(some, norm, 1.0))
     return jnp.where(some, jnp.round(size), 0.0)
+
+
+def largest_entry(layers: PyTree) -> Float[Array, ""]:
+    """The size of the largest number in any array."""
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in jax.tree.leaves(layers)]))
 
 
 def power_of_two(exponent: Array) -> Array:

@@ -1,5 +1,6 @@
 """The flow's direction against the predicted program: certified, contradicted, or still open."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import positive_or_one
+from jaxflow._core import positive_or_one, tree_where
 from jaxflow.limits.stages import Positive, kept, left_by_pairs
 from jaxflow.margin import Certificate, ProgramResult, Solution
 from jaxflow.trajectory import Trajectory
@@ -87,17 +88,9 @@ def is_solved(solution: Solution) -> Bool[Array, ""]:
 def with_the_better_bound(own: Certificate, theirs: Certificate) -> Certificate:
     """The flow's primal value against the larger of two lower bounds; `own` where its direction has no value."""
     better = jnp.isfinite(own.primal_value) & jnp.isfinite(theirs.dual_value) & (theirs.dual_value > own.dual_value)
-    dual = jnp.where(better, theirs.dual_value, own.dual_value)
-    return eqx.tree_at(
-        lambda c: (c.dual_value, c.duality_gap, c.source.value, c.farkas),
-        own,
-        (
-            dual,
-            jnp.where(better, above(own.primal_value, dual), own.duality_gap),
-            jnp.where(better, theirs.source.value, own.source.value),
-            jnp.where(better, theirs.farkas, own.farkas),
-        ),
-    )
+    dual, source, farkas = tree_where(better, *((c.dual_value, c.source, c.farkas) for c in (theirs, own)))
+    gap = jnp.where(better, above(own.primal_value, dual), own.duality_gap)
+    return replace(own, dual_value=dual, duality_gap=gap, source=source, farkas=farkas)
 
 
 def above(value: Float[Array, ""], bound: Float[Array, ""]) -> Float[Array, ""]:

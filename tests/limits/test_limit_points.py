@@ -107,12 +107,12 @@ def test_an_end_that_an_equation_does_not_confirm_is_left_alone():
     known = known_of(risk, model)
     closed = datum_limit(known.pairs, model, y)
     end = eqx.tree_at(lambda n: n.weights, model, known.pairs.layers(closed.dual))
-    unknown = jnp.asarray(jnp.inf)
-    point, error, source = polished(risk, model, end, known, unknown)
+    unknown, reached = jnp.asarray(jnp.inf), jnp.asarray(True)
+    point, error, source = polished(risk, model, end, known, unknown, reached)
     np.testing.assert_allclose(point, closed.coefficients, rtol=1e-12)
     assert int(source) == ErrorSource.pairs and float(error) <= 1e-12
     moved = eqx.tree_at(lambda n: n.weights[0], end, 1.05 * end.weights[0])
-    point, error, source = polished(risk, model, moved, known, unknown)
+    point, error, source = polished(risk, model, moved, known, unknown, reached)
     assert int(source) == ErrorSource.distance and jnp.array_equal(point, moved.linear_coefficients())
     assert float(error) == pytest.approx(0.05, rel=1e-6)
 

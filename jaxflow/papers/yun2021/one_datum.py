@@ -9,8 +9,7 @@ import numpy as np
 
 from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
-from jaxflow.flow import integrate
-from jaxflow.limits.linear_method import Interpolated
+from jaxflow.flow import LossExcess, integrate
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
 from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
@@ -68,7 +67,7 @@ def end(key: Any, setting: Setting) -> Table:
             until=until,
             solver=diffrax.Dopri8(),
             controller=diffrax.PIDController(rtol=1e-13, atol=1e-16),
-            stop=Interpolated(1e-12),
+            stop=LossExcess(jnp.log(1e-12 * jnp.abs(y))),
             # For α = 10 the step that Diffrax would begin with can overflow, from which its controller does not come
             # back.
             dt0=1e-5,
