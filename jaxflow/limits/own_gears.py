@@ -59,7 +59,9 @@ class OwnGears(AbstractProblem):
             return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
         # Far out rates times steps leave roundings of `ROUNDED` in a stage, which Newton's method cannot remove.
         digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
-        solver = kvaerno(digits, digits, partial(linalg.chord, residual=not self.point))
+        # With one Jacobian a step iterations are cheap and converge linearly. (In a narrow valley 10 of them left 135
+        # solves of 650 steps without an end, and 40 left 57 of 391.)
+        solver = kvaerno(digits, digits, partial(linalg.chord, residual=not self.point), iterations=40)
         controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 

@@ -72,6 +72,10 @@ class _Moved(diffrax.AbstractStepSizeController):
         return *said, (state, start), result
 
 
-def kvaerno(rtol: Positive, atol: Positive, finder: Callable[..., Any] = linalg.newton) -> diffrax.Kvaerno5:
-    """Kvaerno5 with Newton's method to tolerances well below those of a step, or another root `finder`."""
-    return diffrax.Kvaerno5(root_finder=finder(rtol=rtol, atol=atol, norm=state_norm))
+def kvaerno(
+    rtol: Positive, atol: Positive, finder: Callable[..., Any] = linalg.newton, iterations: int = 10
+) -> diffrax.Kvaerno5:
+    """Kvaerno5 with Newton's method to tolerances well below those of a step, or another root `finder`, and so many
+    iterations of it at most."""
+    root_finder = finder(rtol=rtol, atol=atol, norm=state_norm)
+    return diffrax.Kvaerno5(root_finder=root_finder, root_find_max_steps=iterations)
