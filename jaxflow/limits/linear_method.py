@@ -147,7 +147,7 @@ class LinearStaged(AbstractMethod):
             far=self.far,
             saves=self.saves,
             degree=model.degree,
-            convex=isinstance(model, DeepLinearNetwork),
+            convex=isinstance(model, DeepLinearNetwork) or model.degree == 2,
             report=self.report,
         )
 

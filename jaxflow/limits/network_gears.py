@@ -72,8 +72,8 @@ class NetworkGears(AbstractProblem):
     """The flow of one linear network out along its limit direction.
 
     **Arguments:** `conserved`: `kept` of the start; `size`: its largest entry; `gap` to certify; `near`, `far`,
-    `saves`, `report`: see `LinearStaged`; `degree`: layers; `convex`: whether the network is fully connected, so that
-    its program is convex for any number of layers.
+    `saves`, `report`: see `LinearStaged`; `degree`: layers; `convex`: whether the program of the limit is convex, as
+    that of two layers is, and of any number of fully connected ones.
     """
 
     conserved: Any
@@ -103,8 +103,7 @@ class NetworkGears(AbstractProblem):
             ends = fitted if self.degree == 2 else still
             # Where which limit is reached does not depend on the path, a stiff one need not be followed closely.
             ends = ends | Stiff() if self.convex else ends
-            most = steps if self.degree == 2 and not self.convex else share_of(steps)
-            return Drive(diffrax.Tsit5(), controller, ends, most, self.report)
+            return Drive(diffrax.Tsit5(), controller, ends, share_of(steps), self.report)
         if name == "saddle":
             # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth
             # of that, roundings of what has grown are taken for errors (steps rejected one by one, three of seven
