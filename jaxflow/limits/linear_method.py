@@ -147,7 +147,7 @@ class LinearStaged(AbstractMethod):
             far=self.far,
             saves=self.saves,
             degree=model.degree,
-            convex=isinstance(model, DeepLinearNetwork) or model.degree == 2,
+            mixes=isinstance(model, DeepLinearNetwork),
             report=self.report,
         )
 

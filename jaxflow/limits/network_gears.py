@@ -1,8 +1,10 @@
 r"""Linear networks under a margin loss: their gears, and when one follows another.
 
-1. **Explicit**: Tsit5 in arc length, until all data are fitted and coordinates are selected.
-2. **Saddle**, of three layers and more whose coordinates do not mix convexly: where explicit steps stand still Kvaerno5
-   in log time. Near a saddle the gradient of small coordinates is of the size of roundings, and so is unit speed.
+1. **Explicit**: Tsit5 in arc length, until all data are fitted and coordinates are selected, or a path to the limit of
+   a convex program is stiff.
+2. **Implicit**, of networks that are not fully connected: Kvaerno5, where explicit steps have not come to fitted data.
+   Of two layers in log arc length, which near a finite point is a log time. Of more in log time: near a saddle the
+   gradient of small coordinates is of the size of roundings, and so is unit speed.
 3. **Multipliers**, of two layers: `MultiplierNewton` in log arc length until the flow certifies its direction or its
    direction is at rest. Of a component with slack $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is
    allowed to be a million.
@@ -57,8 +59,6 @@ CONVEX_CAP = 1e10
 # Of more layers, with the digits of Newton's method: where exponents have none for the first (two of 64 convolutional
 # networks) the path is followed again at the next of these.
 DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
-# How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.
-PATIENCE = 100.0
 
 
 class Fitted(AbstractStop):
@@ -72,8 +72,7 @@ class NetworkGears(AbstractProblem):
     """The flow of one linear network out along its limit direction.
 
     **Arguments:** `conserved`: `kept` of the start; `size`: its largest entry; `gap` to certify; `near`, `far`,
-    `saves`, `report`: see `LinearStaged`; `degree`: layers; `convex`: whether the program of the limit is convex, as
-    that of two layers is, and of any number of fully connected ones.
+    `saves`, `report`: see `LinearStaged`; `degree`: layers; `mixes`: whether the network is fully connected.
     """
 
     conserved: Any
@@ -83,14 +82,18 @@ class NetworkGears(AbstractProblem):
     far: float | None
     saves: int
     degree: int = eqx.field(static=True)
-    convex: bool = eqx.field(static=True)
+    mixes: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     @property
     def gears(self) -> tuple[str, ...]:
-        if self.degree == 2:
-            return "explicit", "multipliers"
-        return ("explicit", "weights") if self.convex else ("explicit", "saddle", "weights")
+        last = "multipliers" if self.degree == 2 else "weights"
+        return ("explicit", last) if self.mixes else ("explicit", "implicit", last)
+
+    @property
+    def convex(self) -> bool:
+        """Whether the program of the limit is convex, so that it does not depend on the path."""
+        return self.mixes or self.degree == 2
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         name, steps = self.gears[gear], jnp.asarray(max_steps)
@@ -104,7 +107,7 @@ class NetworkGears(AbstractProblem):
             # Where which limit is reached does not depend on the path, a stiff one need not be followed closely.
             ends = ends | Stiff() if self.convex else ends
             return Drive(diffrax.Tsit5(), controller, ends, share_of(steps), self.report)
-        if name == "saddle":
+        if name == "implicit":
             # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth
             # of that, roundings of what has grown are taken for errors (steps rejected one by one, three of seven
             # networks of four layers).
@@ -129,9 +132,10 @@ class NetworkGears(AbstractProblem):
         lane = partial(start.lane, drive, coordinates=coordinates)
         name, near, here = self.gears[gear], self.near, start.here
         if name == "explicit":
-            return lane(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
-        if name == "saddle":
-            return lane(clock=LogTime(), until=HORIZON, dt0=FIRST_STEP)
+            return lane(clock=ArcLength(), until=HORIZON if self.degree == 2 else near)
+        if name == "implicit":
+            lengths = LogArcLength(unit=start.unit, floor=FLOOR, timed=False)
+            return lane(clock=lengths if self.degree == 2 else LogTime(), until=HORIZON, dt0=FIRST_STEP)
         # Rates are fitted where the flow is the exact one.
         saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
         if name == "multipliers":
@@ -152,12 +156,18 @@ class NetworkGears(AbstractProblem):
         if name == "weights":
             again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
             return Shift(jnp.where(again, last, End.ended), ~again)
-        outwards = ~vanished(stretch.final, self.degree, self._rest)
-        # Out of steps a path at a saddle is continued there, and one of a convex program goes out all the same.
+        final = stretch.final
+        outwards = ~vanished(final, self.degree, self._rest)
+        there = good(stretch.result) & outwards
+        # Out of steps, one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, End.ended) if self.convex else jnp.asarray(End.ended)
-        onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards
-        following = jnp.where(good(stretch.result) & outwards, last, jnp.where(spent, onwards, End.ended))
-        return Shift(following, yes)
+        if name == "explicit" and not self.mixes:
+            # Out of steps a path may be at a saddle, and a stiff one has not come to fitted data.
+            onwards = jnp.asarray(gear + 1)
+            if self.convex:
+                fits = jnp.all(risk.margins(final.model) > 0) & (final.log_arc_length >= np.log(self.near))
+                there, spent = there & fits, spent | (there & ~fits)
+        return Shift(jnp.where(there, last, jnp.where(spent, onwards, End.ended)), yes)
 
     @property
     def _rest(self) -> float:

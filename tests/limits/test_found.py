@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
+from scipy.optimize import minimize
 
 import jaxflow as jf
 from jaxflow.limits.stages import network_at_rest, stationarity
-from jaxflow.models import DeepLinearNetwork, DiagonalAttention, LinearConvolutionalNetwork
+from jaxflow.models import DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.study import TokenSelection
 from tests.referee import draws, run
 from tests.referee.flow import Tokens, logits_of, pull
@@ -134,18 +135,30 @@ def test_a_mode_that_a_tiny_start_loses_contradicts_no_theorem():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mixing", [True, False])
 @pytest.mark.parametrize("overlapping", [False, True])
-def test_stiff_paths_of_a_convex_program_go_out(overlapping):
+def test_stiff_paths_of_a_convex_program_go_out(overlapping, mixing):
     """From weights of 1e3, and into a minimum, explicit steps would be as long as stability allows for thousands."""
     rng = np.random.default_rng(7)
     inputs = rng.normal(size=(20, 4))
     labels = rng.choice([-1.0, 1.0], 20) if overlapping else np.sign(inputs @ rng.normal(size=4))
     size = 1.0 if overlapping else 1e3
-    network = DeepLinearNetwork((jnp.asarray(size * rng.normal(size=(4, 4)) / 2), jnp.zeros(4)))
+    if mixing:
+        network: Any = DeepLinearNetwork((jnp.asarray(size * rng.normal(size=(4, 4)) / 2), jnp.zeros(4)))
+    else:
+        network = DiagonalLinearNetwork(tuple(jnp.asarray(size * rng.normal(size=4)) for _ in range(2)))
     data = jf.data.LinearData(jnp.asarray(inputs), jnp.asarray(labels))
     found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), network)
     assert found.outcome == ("finite_stationary_point" if overlapping else "globally_optimal")
     assert found.trajectory.stats["num_steps"] < 1000
+    if overlapping:
+
+        def loss(beta):
+            return np.sum(np.logaddexp(0.0, -labels * (inputs @ beta)))
+
+        # The gradient is 1e-6 of the multipliers at most, and the data are of order one.
+        least = minimize(loss, np.zeros(4), tol=1e-12)
+        np.testing.assert_allclose(found.end, least.x, atol=1e-5)
 
 
 # Diagonal attention
