@@ -57,8 +57,7 @@ class Staged(AbstractMethod):
     `saves`: number of save points for the rate, over the last two decades before `far`, or before the cap;
     `timed=False`: log t to leading order alone, for half of the work (see `jaxflow.flow.ArcLength`; rates are then
     fitted against that); `solver` and `rtol` of the far stage (None: Kvaerno5 with Newton's method, the most accurate
-    for a step; Kvaerno3 with one Jacobian a step takes half as many steps again, each at a quarter of the price);
-    `report`: receives a line a second (see `find_limit`'s `progress`).
+    for a step); `report`: receives a line a second (see `find_limit`'s `progress`).
 
     **Example:**
 

@@ -129,8 +129,7 @@ def test_a_device_steps_no_more_often_than_a_list_schedule(batch, queues, width)
 
 
 def test_idle_lanes_change_no_other(batch):
-    """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven; where lanes
-    are replaced at every third step as well."""
+    """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven."""
     drive, lanes, _ = batch
     queue_of_two = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2))
     idle = np.array([True, False, True, False])

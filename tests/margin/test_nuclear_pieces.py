@@ -12,6 +12,7 @@ from jaxflow.margin.program import RankOneRows
 from tests.margin.instances import single
 
 
+# Pairs of coordinates, q(q+1)/2, are more than 6q from 12 on.
 @pytest.mark.parametrize("q", [3, 11, 12])
 def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
     rng = np.random.default_rng(q)

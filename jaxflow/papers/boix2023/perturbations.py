@@ -186,7 +186,7 @@ def notes(numbers: Table) -> list[str]:
     """What the numbers stand for."""
     return [
         f"α = {toy.alpha_text(toy.PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}"
-        "; it breaks u² − v² = const, so the larger of the two is chosen anew and products are compared.",
+        "; u² − v² is not conserved by that, so the larger of the two is chosen anew and products are compared.",
         f"Figure 10: the smallest distance within a window of {WINDOW:.0%} of the horizon; {RETURNED:.0%} of what the "
         "noise did is allowed.",
         "Figure 11: noise lets the new weight start earlier. The window begins when it has reached half of its "
