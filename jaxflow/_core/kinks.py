@@ -63,10 +63,8 @@ class _Kinks:
             gate = self.gates[start : start + size].reshape(switch.shape)
         self.switches.append(switch.reshape(-1))
         self.used.append(gate.reshape(-1))
-        # One piece as it is: the other may be infinite there, and its derivative then NaN.
-        both = jnp.isfinite(low) & jnp.isfinite(high)
-        between = jnp.where(both, low, 0.0) + gate * (jnp.where(both, high, 0.0) - jnp.where(both, low, 0.0))
-        out = jnp.where(gate == 0.0, low, jnp.where(gate == 1.0, high, between))
+        # Zero where the other piece counts alone: it may be infinite there, and its derivative then NaN.
+        out = (1.0 - gate) * jnp.where(gate == 1.0, 0.0, low) + gate * jnp.where(gate == 0.0, 0.0, high)
         return out if self.offsets is None else out + self.offsets[start : start + size].reshape(switch.shape)
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
+
+from jaxflow._core.trees import tree_dot, tree_norm, tree_scale
 
 
 def minres(
@@ -27,36 +29,46 @@ def minres(
 
     **Returns:** x and the number of products.
     """
-    b, unravel = ravel_pytree(right)
-    size = jnp.linalg.norm(b)
-    zero, none, one = jnp.zeros_like(b), jnp.zeros_like(size), jnp.ones_like(size)
+    size = tree_norm(right)
+    none, one = jnp.zeros_like(size), jnp.ones_like(size)
     asked = jnp.maximum(rtol * size, atol)
 
-    def over(x: Array, y: Array) -> Array:
-        return x / jnp.where(y > 0, y, 1.0)
+    def inverse(y: Array) -> Array:
+        return jnp.where(y > 0, 1.0 / jnp.where(y > 0, y, 1.0), 0.0)
 
     def going(carry: Any) -> Array:
         *_, residual, count = carry
         return (count < max_steps) & (jnp.abs(residual) > asked)
 
-    def body(carry: Any) -> Any:
-        # Of Lanczos vectors v, their search directions w and rotations, the last two of each.
-        x, (v_old, v), (w_old, w), beta, (c_old, c), (s_old, s), residual, count = carry
-        image = ravel_pytree(product(unravel(v)))[0]
-        alpha = jnp.dot(v, image)
-        image = image - alpha * v - beta * v_old
-        following = jnp.linalg.norm(image)
+    def step(carry: Any) -> Any:
+        # Of Lanczos vectors v, their search directions w, what x takes of these and rotations, the last two of each.
+        (v_old, v), (w_old, w), (_, part), beta, (c_old, c), (s_old, s), residual, count = carry
+        image = product(v)
+        alpha = tree_dot(v, image)
+        image = jax.tree.map(lambda y, v, v_old: y - alpha * v - beta * v_old, image, v, v_old)
+        following = tree_norm(image)
         # The new column of the tridiagonal matrix, rotated: two entries above the diagonal, and the diagonal.
         above, upper = s_old * beta, s * alpha + c_old * c * beta
         diagonal = c * alpha - c_old * s * beta
-        length = jnp.hypot(diagonal, following)
-        turn = over(diagonal, length), over(following, length)
-        direction = over(v - above * w_old - upper * w, length)
-        x = x + turn[0] * residual * direction
-        pairs = (v, over(image, following)), (w, direction)
-        return x, *pairs, following, (c, turn[0]), (s, turn[1]), -turn[1] * residual, count + 1
+        share = inverse(jnp.hypot(diagonal, following))
+        cosine, sine = share * diagonal, share * following
+        direction = jax.tree.map(lambda v, w_old, w: share * (v - above * w_old - upper * w), v, w_old, w)
+        pairs = (v, tree_scale(inverse(following), image)), (w, direction), (part, cosine * residual)
+        return *pairs, following, (c, cosine), (s, sine), -sine * residual, count + 1
 
-    begun = (zero, (zero, over(b, size)), (zero, zero), none, (one, one), (none, none), size, jnp.zeros((), int))
-    # Two at a time: the second of two pairs is written where the first was, and no vector is copied.
-    x, *_, count = lax.while_loop(going, lambda carry: body(body(carry)), begun)
-    return unravel(x), count
+    def moved(x: PyTree, carry: Any) -> PyTree:
+        _, (w_old, w), (part_old, part), *_ = carry
+        return jax.tree.map(lambda x, w_old, w: x + part_old * w_old + part * w, x, w_old, w)
+
+    def body(carry: Any) -> Any:
+        # Two steps a turn: the second of two pairs is written where the first was. x takes the two directions of the
+        # turn before, which are in memory: XLA would form those of this turn once more for it.
+        x, *lanczos = carry
+        return moved(x, lanczos), *step(step(lanczos))
+
+    # A vector stays in its leaves: XLA takes three times as long for what it joins.
+    zero = jax.tree.map(jnp.zeros_like, right)
+    pairs = (zero, tree_scale(inverse(size), right)), (zero, zero), (none, none)
+    begun = zero, *pairs, none, (one, one), (none, none), size, jnp.zeros((), int)
+    x, *lanczos = lax.while_loop(going, body, begun)
+    return moved(x, lanczos), lanczos[-1]
