@@ -1,6 +1,5 @@
 """Mirror flow with p-norm potentials: the path of its dual variable, and what it ends at."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +9,7 @@ from scipy.optimize import minimize
 
 import jaxflow as jf
 from jaxflow.flow import Mirror
-
-
-class Linear(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
+from tests.limits.models import Linear, Matrix
 
 
 def mirror(x: np.ndarray, p: float) -> np.ndarray:
@@ -52,13 +45,6 @@ def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float) -> None:
     np.testing.assert_allclose(end, mirror(found.y[:, -1], q), rtol=1e-5, atol=1e-6)
     speed = np.abs(mirror(end, p)) ** (q - 2) * field(0.0, mirror(end, p))
     np.testing.assert_allclose(path.final.velocity.w, speed / np.linalg.norm(speed), atol=1e-8)
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
 
 
 def spectral(matrix: np.ndarray, p: float) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import jaxflow as jf
-from tests.limits.models import Linear, Products
+from tests.limits.models import Linear, Matrix, Products
 
 
 def limit_of(p: float, inputs: Any, labels: Any, start: Any) -> Any:
@@ -42,13 +41,6 @@ def test_certified_directions_are_those_of_clarabel(p: float, least: int) -> Non
         ours = jf.margin.solve(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))).primal
         np.testing.assert_allclose(theirs, ours, atol=1e-3)
         np.testing.assert_allclose(w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
 
 
 @pytest.mark.parametrize("p", of_each(3.0, (1.5,)))
