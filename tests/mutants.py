@@ -38,6 +38,8 @@ ROOMS = {
         "jaxflow/risk.py jaxflow/losses",
         "tests/models/test_scaled_gradient.py",
         "tests/models/test_saturation.py",
+        "tests/models/test_linear_networks.py",
+        "tests/data/test_classes.py",
     ),
     "study": (
         "jaxflow/study",

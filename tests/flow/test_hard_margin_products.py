@@ -61,7 +61,7 @@ def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
 
     for until in (1.0, 3.0):
         (coarse, error, grown, few), (fine, _, _, many) = (end(t, until) for t in (1e-3, 1e-6))
-        np.testing.assert_allclose(grown, until, rtol=1e-9)
+        np.testing.assert_allclose(grown, until, rtol=1e-11)
         # Of third order: a thousandth of the tolerance takes at most ten times the steps, and those of the start.
         assert 2 * few <= many <= 20 * few
         assert 1e-6 < np.linalg.norm(coarse - fine) <= 3.0 * error
