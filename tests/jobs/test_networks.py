@@ -13,34 +13,6 @@ import jaxflow as jf
 from tests.limits.models import Linear, TwoLayers
 
 
-class Sensing(eqx.Module):
-    U: jax.Array
-    V: jax.Array
-
-    def __call__(self, A: jax.Array) -> jax.Array:
-        return jnp.sum(A * (self.U @ self.V.T))
-
-
-@pytest.mark.slow
-def test_implicit_bias_on_matrix_factorisation() -> None:
-    """Fewer measurements than entries: from a small start the flow finds the matrix of rank one behind them."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    measurements = jax.random.normal(keys[0], (20, 5, 5))
-    u, v = jax.random.normal(keys[1], (2, 5))
-    targets = jnp.einsum("nij,i,j->n", measurements, u, v)
-    limit = jf.find_limit(
-        jf.EmpiricalRisk((measurements, targets), "squared"), Sensing(*(1e-3 * jax.random.normal(keys[2], (2, 5, 5))))
-    )
-    found, truth = np.asarray(limit.point.U @ limit.point.V.T), np.outer(u, v)
-    assert limit.outcome == "limit_point" and limit.direction is None
-    facts = limit.stationary
-    assert float(facts.error) < 1e-4 and float(facts.eigenvalue) > 0 and int(facts.rank) >= 5
-    assert "interpolates" in str(limit) and "smallest eigenvalue" in str(limit)
-    # The start leaves about its own size.
-    assert np.linalg.norm(found - truth) <= 0.02 * np.linalg.norm(truth)
-    np.testing.assert_allclose(np.einsum("nij,ij->n", measurements, found), targets, atol=1e-7)
-
-
 @pytest.mark.slow
 def test_a_start_that_meets_its_targets_stays_there() -> None:
     """Its gradient is exactly zero: log 0 is -inf in every reading, and no path has a length."""

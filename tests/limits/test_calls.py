@@ -77,6 +77,7 @@ def test_another_gap_and_another_budget_compile_nothing_and_are_heeded(compiled:
     assert len(compiled) == before
     assert float(loose.excess) > 1e-8
     assert loose.trajectory.stats["num_steps"] > short.trajectory.stats["num_steps"] == 10
+    assert short.outcome == "undecided" and str(short).startswith("Undecided")
 
 
 @pytest.mark.slow
