@@ -156,6 +156,21 @@ def test_normalised_steps_go_on_where_the_gradient_has_underflowed():
     np.testing.assert_array_equal(lost.model.W, far.W)
 
 
+def test_batch_equals_loop_and_bad_lanes_stay_alone():
+    keys = jax.random.split(jax.random.key(3), 3)
+    Ws = jax.vmap(lambda k: models.CombinedAttention.init(k, DATA, HEAD).W)(keys).at[1, 0, 0].set(jnp.nan)
+
+    def run(W):
+        return descend(RISK, models.CombinedAttention(W, HEAD), steps=10, throw=False)
+
+    batch = jax.jit(jax.vmap(run))(Ws)
+    good = np.asarray(batch.result == RESULTS.successful)
+    assert good.tolist() == [True, False, True]
+    assert bool((batch.result == RESULTS.nonfinite_data)[1])
+    for lane in (0, 2):
+        np.testing.assert_allclose(batch.final.model.W[lane], run(Ws[lane]).final.model.W, rtol=RTOL, atol=RTOL)
+
+
 def test_divergence_is_a_result():
     # f = θ² on one parameter, a step of ten: |θ| grows nineteenfold a step and overflows after 241.
     risk = EmpiricalRisk.from_margins(lambda model: jnp.reshape(-jnp.sum(model["x"] ** 2), (1,)), losses.Correlation())
