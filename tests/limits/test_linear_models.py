@@ -322,4 +322,6 @@ def test_groups_of_thousands_are_decided_in_few_steps() -> None:
     logits = mixed.point.w[0] + mixed.point.w[1:]
     np.testing.assert_allclose(logits, np.log(np.array(share) / (1 - np.array(share))), rtol=1e-10)
     assert quasi.outcome == "globally_optimal" and quasi.linear.separability == "quasi_separable"
-    assert mixed.trajectory.stats["num_steps"] < 60 and quasi.trajectory.stats["num_steps"] < 60
+    for taken in (mixed.trajectory.stats, quasi.trajectory.stats):
+        assert taken["num_steps"] < 60
+        assert taken["num_steps"] == taken["num_accepted_steps"] + taken["num_rejected_steps"]
