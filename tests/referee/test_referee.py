@@ -185,6 +185,16 @@ def test_a_coordinate_that_stays_zero_is_of_no_use() -> None:
     assert paths.alive("diagonal network", three).tolist() == [True, False]
 
 
+def test_cvxpy_bounds_the_norm_of_the_dft() -> None:
+    rows = np.random.default_rng(6).normal(size=(3, 4))
+    bound = programs.lower_bound("spectral", rows, programs.spectral_dual(rows))
+    # Any point at margin one is above it, and no other multipliers bound more.
+    beta = np.linalg.pinv(rows) @ np.ones(3)
+    assert bound <= programs.norm_of("spectral", beta) * (1 + 1e-12)
+    for lam in np.random.default_rng(7).dirichlet(np.ones(3), 200):
+        assert programs.lower_bound("spectral", rows, lam) <= bound * (1 + 1e-7)
+
+
 # The library. Kinds whose instances have one shape, loss and depth share a program; the others are in `make referee`.
 SHARES = {
     "W": [name for name, kind in attention.KINDS.items() if kind.shape == attention.SMALL],
