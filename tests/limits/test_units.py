@@ -8,7 +8,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import models
-from jaxflow.limits.units import units_of
+from jaxflow.limits.units import exponent_of, units_of
 
 
 def attention(kind, size=1.0):
@@ -74,6 +74,8 @@ def test_inputs_of_another_size_have_the_same_limit_in_other_units(loss):
 
 
 def test_data_of_order_one_have_no_units():
+    # Of the largest norm, not of the largest entry.
+    assert exponent_of(jnp.ones((2, 16))) == 2.0
     ordinary = [attention(models.FactoredAttention, size) for size in (1.0, 500.0, 1e-3)]
     ordinary += [network("squared", *sizes) for sizes in ((1.0, 1.0), (100.0, 1e-2), (1e-2, 100.0))]
     assert all(units_of(*one).weights == 1.0 for one in ordinary)
