@@ -30,14 +30,17 @@ ROOMS = {
     "limits": (
         "jaxflow/limits",
         *(f"tests/limits/test_{name}.py" for name in ("certified", "find_limit", "path", "limit_points", "units")),
-        *(f"tests/limits/test_{name}.py" for name in ("linear_models", "found", "own_model")),
+        *(f"tests/limits/test_{name}.py" for name in ("linear_models", "found", "own_model", "classes", "prompts")),
+        "tests/limits/test_calls.py",
     ),
-    "flow": ("jaxflow/flow", "tests/flow"),
+    "flow": ("jaxflow/flow", "tests/flow", "tests/models/test_hadamard.py", "tests/theory/test_tensor_theorems.py"),
     "margin": ("jaxflow/margin", "tests/margin"),
     "risk": (
         "jaxflow/risk.py jaxflow/losses",
         "tests/models/test_scaled_gradient.py",
         "tests/models/test_saturation.py",
+        "tests/models/test_linear_networks.py",
+        "tests/data/test_classes.py",
     ),
     "study": (
         "jaxflow/study",

@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
+from jaxflow import models
 from jaxflow.data import TokenData
 from jaxflow.flow import Factors, Halves, LayerScores, Scores
+from jaxflow.flow.coordinates.halves import pair_growth
 from jaxflow.flow.solvers import state_norm
-from jaxflow.models import (
-    CombinedAttention,
-    DiagonalAttention,
-    DiagonalLinearNetwork,
-    FactoredAttention,
-    MultiHeadAttention,
-)
 
 KEY = jax.random.key(1)
 
@@ -35,27 +30,27 @@ def tokens(n, T, d, queries=None, hidden=False):
 def case(coordinates, kind, *shape, m=None, **how):
     data, head = tokens(*shape, **how)
     more = {} if m is None else {"m": m}
-    heads = jnp.stack([head, jnp.roll(head, 1)]) if kind is MultiHeadAttention else head
+    heads = jnp.stack([head, jnp.roll(head, 1)]) if kind is models.MultiHeadAttention else head
     return coordinates, data, kind.init(KEY, data, heads, **more)
 
 
 def network():
     data = jf.data.LinearData(jax.random.normal(KEY, (5, 3)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0]))
-    return Halves(), data, DiagonalLinearNetwork.init(KEY, data, alpha=0.7, scheme="random")
+    return Halves(), data, models.DiagonalLinearNetwork.init(KEY, data, alpha=0.7, scheme="random")
 
 
 CASES = {
-    "scores": lambda: case(Scores(3.0), CombinedAttention, 3, 4, 3),
+    "scores": lambda: case(Scores(3.0), models.CombinedAttention, 3, 4, 3),
     # d is one more than tokens span: rows of n(T - 1) n entries in frames of tokens and queries in place of d².
-    "scores in frames": lambda: case(Scores(), CombinedAttention, 2, 3, 5),
-    "scores of layers": lambda: case(LayerScores(), MultiHeadAttention, 3, 4, 3),
+    "scores in frames": lambda: case(Scores(), models.CombinedAttention, 2, 3, 5),
+    "scores of layers": lambda: case(LayerScores(), models.MultiHeadAttention, 3, 4, 3),
     # Token differences span 4 dimensions, queries 2, rows 6 of 7 columns.
-    "factors": lambda: case(Factors(), FactoredAttention, 2, 3, 9, m=7),
-    "factors, two queries": lambda: case(Factors(), FactoredAttention, 2, 3, 9, m=7, queries=2),
-    "factors, all dimensions": lambda: case(Factors(), FactoredAttention, 4, 4, 3),
-    "halves": lambda: case(Halves(), DiagonalAttention, 3, 4, 3),
-    "halves, hidden tokens": lambda: case(Halves(), DiagonalAttention, 3, 4, 3, hidden=True),
-    "halves, two queries": lambda: case(Halves(), DiagonalAttention, 3, 4, 3, queries=2),
+    "factors": lambda: case(Factors(), models.FactoredAttention, 2, 3, 9, m=7),
+    "factors, two queries": lambda: case(Factors(), models.FactoredAttention, 2, 3, 9, m=7, queries=2),
+    "factors, all dimensions": lambda: case(Factors(), models.FactoredAttention, 4, 4, 3),
+    "halves": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3),
+    "halves, hidden tokens": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3, hidden=True),
+    "halves, two queries": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3, queries=2),
     "halves of a network": network,
 }
 SHAPES = {
@@ -109,7 +104,7 @@ def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
     # Of the first sequence the first token is hidden, of the second one in between and the last.
     shown = np.array([[False, True, False, True, True], [True, False, True, True, False]])
     data, head = tokens(n, T, d)
-    model = CombinedAttention.init(KEY, data, head)
+    model = models.CombinedAttention.init(KEY, data, head)
     long = np.full((n, T + extra, d), np.nan)
     long[shown] = np.asarray(data.tokens).reshape(-1, d)
     padded = TokenData(long, data.queries, data.labels, shown)
@@ -125,3 +120,24 @@ def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
     np.testing.assert_array_equal(fields[1][size:], 0.0)
     # Of what never moves the error is zero, which does not count.
     assert state_norm((longer,)) == state_norm((state,))
+
+
+def test_halves_take_the_smaller_half_from_what_is_conserved():
+    ones = jnp.ones(6)
+    data, head = jf.data.random_tokens(jax.random.key(1), 4, 4, 6)
+    risk = jf.EmpiricalRisk(data, "logistic")
+    lost = models.DiagonalAttention(3.0 * ones, -3.0 * ones, head)
+    (u, v), _ = Halves(1e-20 * ones).encode(risk, lost)
+    np.testing.assert_allclose(u * v, 0.5e-20, rtol=1e-12)
+    assert np.all(np.abs(np.asarray(v)) > 4.0)
+    # Of a start whose squares underflow they are its own.
+    tiny = models.DiagonalAttention(3e-170 * ones, 1e-170 * ones, head)
+    (u, v), _ = Halves(tiny.conserved()).encode(risk, tiny)
+    np.testing.assert_allclose([u, v], np.outer([4e-170, 2e-170], ones) / np.sqrt(2.0), rtol=1e-12)
+
+
+def test_a_pair_remembers_what_rounding_has_lost():
+    pair, moving = (jnp.array([1.0, 1e-3]), jnp.array([1.0, -1e-3])), (jnp.array([1.0, -3e-3]), jnp.array([1.0, 3e-3]))
+    # u = 0 in the second coordinate, whose v shrinks: nothing grows faster than the first.
+    assert pair_growth(pair, moving) == 1.0
+    assert pair_growth(pair, moving, jnp.array([0.0, 1e-40])) == 3.0

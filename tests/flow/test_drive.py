@@ -97,14 +97,6 @@ def test_an_interrupted_lane_continues_exactly(batch):
             np.testing.assert_array_equal(a, b)
 
 
-def test_neighbours_change_no_bit(batch):
-    _, lanes, run = batch
-    order = np.array([2, 0, 3, 1])
-    moved = jax.tree.map(lambda x: x[order] if eqx.is_array(x) else x, lanes)
-    for a, b in zip(leaves(run(moved)), leaves(run(lanes)), strict=True):
-        np.testing.assert_array_equal(a, b[order])
-
-
 @pytest.fixture(scope="module")
 def queues(batch):
     """Compiled queues of two lanes at a time, and of all of them."""

@@ -1,6 +1,7 @@
 """Mirror flow with p-norm potentials: the path of its dual variable, and what it ends at."""
 
-import equinox as eqx
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +11,7 @@ from scipy.optimize import minimize
 
 import jaxflow as jf
 from jaxflow.flow import Mirror
-
-
-class Linear(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.w @ x
+from tests.limits.models import Linear, Matrix
 
 
 def mirror(x: np.ndarray, p: float) -> np.ndarray:
@@ -34,58 +29,36 @@ def test_two_is_gradient_flow() -> None:
     np.testing.assert_allclose(ours.log_arc_length, theirs.log_arc_length, rtol=1e-10)
 
 
-@pytest.mark.parametrize("p", [1.2, 3.0])
-def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float) -> None:
-    rng = np.random.default_rng(0)
-    rows, start = rng.normal(size=(8, 3)), np.array([0.5, -0.3, 0.2])
-    labels = rng.choice([-1.0, 1.0], 8)
-    signed, q = labels[:, None] * rows, p / (p - 1)
-
-    def field(t: float, z: np.ndarray) -> np.ndarray:
-        return signed.T @ (1.0 / (1.0 + np.exp(signed @ mirror(z, q))))
-
-    found = solve_ivp(field, (0.0, np.exp(2.0)), mirror(start, p), method="LSODA", rtol=1e-10, atol=1e-12)
-    risk = jf.EmpiricalRisk((rows, labels), "logistic", reduction="sum")
-    path = jf.integrate(risk, Linear(jnp.asarray(start)), clock="log_time", until=2.0, coordinates=Mirror(p))
-    end = path.final.model.w
-    # A step's error of 1e-6 in z, the default, is that times dw/dz in the weights, which is of order one here.
-    np.testing.assert_allclose(end, mirror(found.y[:, -1], q), rtol=1e-5, atol=1e-6)
-    speed = np.abs(mirror(end, p)) ** (q - 2) * field(0.0, mirror(end, p))
-    np.testing.assert_allclose(path.final.velocity.w, speed / np.linalg.norm(speed), atol=1e-8)
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
-
-
 def spectral(matrix: np.ndarray, p: float) -> np.ndarray:
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     return (u * s ** (p - 1)) @ vt
 
 
-@pytest.mark.parametrize(("p", "solver"), [(1.5, "tsit5"), (3.0, "kvaerno5")])
-def test_the_path_of_singular_values_is_that_of_scipy(p: float, solver: str) -> None:
+@pytest.mark.parametrize(
+    ("p", "shape", "solver"), [(1.2, (3,), None), (3.0, (3,), None), (1.5, (2, 3), "tsit5"), (3.0, (2, 3), "kvaerno5")]
+)
+def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float, shape: tuple[int, ...], solver: str | None) -> None:
+    """Of the entries of a vector, and of the singular values of a matrix."""
+    model, potential, of = (Linear, p, mirror) if len(shape) == 1 else (Matrix, jf.margin.Schatten(p), spectral)
     rng = np.random.default_rng(2)
-    inputs, start, labels = rng.normal(size=(8, 2, 3)), rng.normal(size=(2, 3)), rng.choice([-1.0, 1.0], 8)
-    signed, q = (labels[:, None, None] * inputs).reshape(8, 6), p / (p - 1)
+    inputs, start, labels = rng.normal(size=(8, *shape)), rng.normal(size=shape), rng.choice([-1.0, 1.0], 8)
+    signed, q = labels[:, None] * inputs.reshape(8, -1), p / (p - 1)
 
     def field(t: float, z: np.ndarray) -> np.ndarray:
-        weights = spectral(z.reshape(2, 3), q).reshape(-1)
-        return signed.T @ (1.0 / (1.0 + np.exp(signed @ weights)))
+        return signed.T @ (1.0 / (1.0 + np.exp(signed @ of(z.reshape(shape), q).ravel())))
 
-    begun = spectral(start, p).reshape(-1)
-    found = solve_ivp(field, (0.0, np.exp(2.0)), begun, method="LSODA", rtol=1e-10, atol=1e-12)
+    found = solve_ivp(field, (0.0, np.exp(2.0)), of(start, p).ravel(), method="LSODA", rtol=1e-10, atol=1e-12)
     risk = jf.EmpiricalRisk((inputs, labels), "logistic", reduction="sum")
-    model, own = Matrix(jnp.asarray(start)), Mirror(jf.margin.Schatten(p))
-    path = jf.integrate(risk, model, clock="log_time", until=2.0, solver=solver, coordinates=own)
-    z = found.y[:, -1].reshape(2, 3)
-    np.testing.assert_allclose(path.final.model.W, spectral(z, q), rtol=1e-5, atol=1e-6)
-    slope, h = field(0.0, z.reshape(-1)).reshape(2, 3), 1e-6
-    speed = spectral(z + h * slope, q) - spectral(z - h * slope, q)
-    np.testing.assert_allclose(path.final.velocity.W, speed / np.linalg.norm(speed), atol=1e-5)
+    how: Any = {"clock": "log_time", "until": 2.0, "solver": solver, "coordinates": Mirror(potential)}
+    path = jf.integrate(risk, model(jnp.asarray(start)), **how)
+    [end], [velocity] = (jax.tree.leaves(x) for x in (path.final.model, path.final.velocity))
+    # A step's error of 1e-6 in z, the default, is that times dw/dz in the weights, which is of order one here.
+    np.testing.assert_allclose(end, of(found.y[:, -1].reshape(shape), q), rtol=1e-5, atol=1e-6)
+    z, h = of(np.asarray(end), p), 1e-5
+    slope = field(0.0, z.ravel()).reshape(shape)
+    # Central differences err by h² and by rounding over h.
+    speed = of(z + h * slope, q) - of(z - h * slope, q)
+    np.testing.assert_allclose(velocity, speed / np.linalg.norm(speed), atol=1e-8)
 
 
 def test_a_schatten_potential_is_for_one_matrix() -> None:

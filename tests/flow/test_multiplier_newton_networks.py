@@ -10,21 +10,13 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxflow as jf
+from jaxflow import models
 from jaxflow.flow import ArcLength, Factors, LogArcLength, MultiplierNewton, Scores, Weights
 from jaxflow.flow.margins import AffineMargins, BilinearMargins, PairMargins, QuadraticMargins
 from jaxflow.flow.solvers import as_terms, state_norm
 from jaxflow.flow.system import make_system
 from jaxflow.limits.self_certificate import network_certificate
 from jaxflow.limits.stages import STATIONARY, stationarity
-from jaxflow.models import (
-    CombinedAttention,
-    DeepLinearNetwork,
-    DeepMatrixSensing,
-    DiagonalAttention,
-    DiagonalLinearNetwork,
-    FactoredAttention,
-    LinearConvolutionalNetwork,
-)
 
 KEY = jax.random.key(3)
 # A sum of a few hundred products, and a solve with a matrix of condition ten: a thousand roundings.
@@ -50,7 +42,7 @@ MARGINS = {
     "halves": (PairMargins(normal(6, 4), rotated=True), (normal(4, seed=2), normal(4, seed=5))),
     "quadratic": (QuadraticMargins(symmetric(6, 5)), normal(5, seed=2)),
 }
-_layers = DeepLinearNetwork((normal(4, 3, seed=2), normal(3, seed=5)))
+_layers = models.DeepLinearNetwork((normal(4, 3, seed=2), normal(3, seed=5)))
 MARGINS["leaves"] = (BilinearMargins(normal(6, 4), jnp.ones((1, 1))), _layers)
 MARGINS["vector"] = (QuadraticMargins(symmetric(6, 15)), _layers)
 
@@ -103,14 +95,14 @@ def network(model, reduction="mean", loss="exponential", **how):
 
 
 FIELDS = {
-    "W": (lambda: tokens(CombinedAttention, 400.0), Scores()),
-    "KQ": (lambda: tokens(FactoredAttention, 30.0), Factors()),
-    "diagonal attention": (lambda: tokens(DiagonalAttention, 60.0), Weights()),
-    "diagonal": (lambda: network(DiagonalLinearNetwork), Weights()),
-    "fully connected": (lambda: network(DeepLinearNetwork, reduction="sum", width=2), Weights()),
-    "convolutional": (lambda: network(LinearConvolutionalNetwork, loss="logistic"), Weights()),
-    "short filters": (lambda: network(LinearConvolutionalNetwork, sizes=(2,)), Weights()),
-    "matrix sensing": (lambda: network(DeepMatrixSensing), Weights()),
+    "W": (lambda: tokens(models.CombinedAttention, 400.0), Scores()),
+    "KQ": (lambda: tokens(models.FactoredAttention, 30.0), Factors()),
+    "diagonal attention": (lambda: tokens(models.DiagonalAttention, 60.0), Weights()),
+    "diagonal": (lambda: network(models.DiagonalLinearNetwork), Weights()),
+    "fully connected": (lambda: network(models.DeepLinearNetwork, reduction="sum", width=2), Weights()),
+    "convolutional": (lambda: network(models.LinearConvolutionalNetwork, loss="logistic"), Weights()),
+    "short filters": (lambda: network(models.LinearConvolutionalNetwork, sizes=(2,)), Weights()),
+    "matrix sensing": (lambda: network(models.DeepMatrixSensing), Weights()),
 }
 
 

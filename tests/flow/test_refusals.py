@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import Factors, Filippov, Mirror, MultiplierNewton
+from jaxflow.flow import Factors, Filippov, LayerScores, Mirror, MultiplierNewton
 from jaxflow.models import CombinedAttention, DiagonalLinear, DiagonalLinearNetwork, FactoredAttention, HadamardNetwork
 
 DATA, HEAD = jf.data.random_tokens(jax.random.key(0), 3, 4, 3)
@@ -36,6 +36,8 @@ REFUSED = [
     (JOINT, KQ, TIME | {"coordinates": Factors()}, "coordinates: .* another `trainable`"),
     (RISK, KQ, FAR | {"clock": "log_time", "coordinates": Factors()}, "clock: MultiplierNewton needs LogArcLength"),
     (RISK, CURVED, FAR | {"coordinates": Factors()}, ".*needs a linear head"),
+    (RISK, W, TIME | {"coordinates": LayerScores()}, "coordinates: LayerScores need"),
+    (LINEAR, THREE, TIME | {"coordinates": "halves"}, "coordinates: Halves need"),
     (RISK, KQ, FAR, NO_MARGINS),
     (LINEAR, THREE, FAR, NO_MARGINS),
     (SQUARED, TWO, FAR, NO_MARGINS),

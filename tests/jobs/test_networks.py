@@ -10,35 +10,7 @@ import pytest
 from scipy.optimize import nnls
 
 import jaxflow as jf
-from tests.limits.models import Linear
-
-
-class Sensing(eqx.Module):
-    U: jax.Array
-    V: jax.Array
-
-    def __call__(self, A: jax.Array) -> jax.Array:
-        return jnp.sum(A * (self.U @ self.V.T))
-
-
-@pytest.mark.slow
-def test_implicit_bias_on_matrix_factorisation() -> None:
-    """Fewer measurements than entries: from a small start the flow finds the matrix of rank one behind them."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    measurements = jax.random.normal(keys[0], (20, 5, 5))
-    u, v = jax.random.normal(keys[1], (2, 5))
-    targets = jnp.einsum("nij,i,j->n", measurements, u, v)
-    limit = jf.find_limit(
-        jf.EmpiricalRisk((measurements, targets), "squared"), Sensing(*(1e-3 * jax.random.normal(keys[2], (2, 5, 5))))
-    )
-    found, truth = np.asarray(limit.point.U @ limit.point.V.T), np.outer(u, v)
-    assert limit.outcome == "limit_point" and limit.direction is None
-    facts = limit.stationary
-    assert float(facts.error) < 1e-4 and float(facts.eigenvalue) > 0 and int(facts.rank) >= 5
-    assert "interpolates" in str(limit) and "smallest eigenvalue" in str(limit)
-    # The start leaves about its own size.
-    assert np.linalg.norm(found - truth) <= 0.02 * np.linalg.norm(truth)
-    np.testing.assert_allclose(np.einsum("nij,ij->n", measurements, found), targets, atol=1e-7)
+from tests.limits.models import Linear, TwoLayers
 
 
 @pytest.mark.slow
@@ -94,14 +66,6 @@ def test_a_network_ends_at_a_kkt_point() -> None:
     assert np.isinf(jf.limits.kkt_residual(limit_risk, model).residual)
 
 
-class TwoLayers(eqx.Module):
-    w: jax.Array
-    a: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.a @ jax.nn.relu(self.w @ x)
-
-
 @pytest.mark.slow
 def test_kkt_residual_on_kinks() -> None:
     """Known by hand: two units, each orthogonal to the other's input, at an angle of 120 degrees: gates of 1/2."""
@@ -116,11 +80,11 @@ def test_kkt_residual_on_kinks() -> None:
     np.testing.assert_allclose(np.asarray(found.gates)[np.asarray(found.sliding)], 0.5, rtol=1e-9)
     assert found.sliding.sum() == 2
     # Beside the kinks the residual is that of one side, unless they count as met.
-    beside = TwoLayers(known.w + 1e-9, known.a)
+    beside = TwoLayers(known.W + 1e-9, known.A)
     assert jf.limits.kkt_residual(risk, beside).residual <= 1e-8
     assert jf.limits.kkt_residual(risk, beside, near=0.0).residual > 0.1
     # Unbalanced layers: min over s of |2 - s/2|^2 + |1/2 - 2 s|^2, over their size 17/4.
-    off = TwoLayers(2.0 * known.w, 0.5 * known.a)
+    off = TwoLayers(2.0 * known.W, 0.5 * known.A)
     np.testing.assert_allclose(jf.limits.kkt_residual(risk, off).residual, 15.0 / 17.0, rtol=1e-9)
 
 

@@ -115,17 +115,9 @@ REFUSED = {
         r"^inputs: NaN .* \(3, 1\)",
     ),
     "too many weights": (lambda: regression(width=3), r"^model: does not accept one input of shape \(2,\)"),
-    "a wrong loss": (
-        lambda: regression(loss="crossentropy"),
-        r"^loss: unknown name 'crossentropy'; did you mean 'cross_entropy'\? Known: .*logistic",
-    ),
     "a loss of residuals": (
         lambda: regression(labels=INPUTS[:, 0], loss=lambda r: jnp.where(jnp.abs(r) < 1, r**2 / 2, jnp.abs(r) - 0.5)),
         r"^loss: a function is a loss of the margin .*AbstractLoss, or use 'squared'",
-    ),
-    "a wrong clock": (
-        lambda: jf.integrate(RISK, START, clock="logtime", until=5.0),
-        r"^clock: unknown name 'logtime'; did you mean 'log_time'\?",
     ),
     "a gap below rounding": (lambda: jf.find_limit(RISK, START, gap=1e-20), r"^gap: 1e-20 is below what float64"),
 }

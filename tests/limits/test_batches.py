@@ -1,9 +1,6 @@
 """Batches of mixed lanes (`benchmarks/batches.py`): every lane ends as it does alone, whatever is beside it."""
 
-import functools
 import importlib
-import threading
-from typing import Any
 
 import jax
 import numpy as np
@@ -24,21 +21,14 @@ SIDE_BY_SIDE = ("program, Frobenius norm", "program, nuclear norm", "program, l1
 NAMES = ("W", *SIDE_BY_SIDE)
 
 
-@functools.cache
-def batch_of(name: str) -> tuple[Any, list[Any]]:
-    """The compiled program of a case for a batch, and its instances."""
-    case = batches.CASES[name]
-    instances = batches.lanes(case, 64 if name in SIDE_BY_SIDE else 10)
-    return jax.jit(jax.vmap(case.answer)), instances
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_mixed_lanes_end_as_they_do_alone(name: str) -> None:
-    run, instances = batch_of(name)
+    case = batches.CASES[name]
+    instances = batches.lanes(case, 64 if name in SIDE_BY_SIDE else 10)
     flaws = [batches.FLAWS[k % len(batches.FLAWS)] for k in range(len(instances))]
-    batch = run(*batches.stacked(instances))
-    single = jax.jit(batches.CASES[name].answer)
+    batch = jax.jit(jax.vmap(case.answer))(*batches.stacked(instances))
+    single = jax.jit(case.answer)
     found = batches.compare(batch, [single(*one) for one in instances])
     assert not found.differing, [flaws[k] for k in found.differing]
     assert found.apart <= CLOSER.get(name, TOLERANCE)
@@ -46,26 +36,3 @@ def test_mixed_lanes_end_as_they_do_alone(name: str) -> None:
     decided = np.asarray(batch.decided)
     assert not np.any(decided[[flaw in ("NaN", "infinite") for flaw in flaws]])
     assert np.mean(decided[[flaw == "none" for flaw in flaws]]) >= 0.5
-
-
-@pytest.mark.slow
-def test_two_batches_at_a_time_end() -> None:
-    ended = {"W": 0, "program, Frobenius norm": 0}
-
-    def work(name: str) -> None:
-        run, instances = batch_of(name)
-        batch = batches.stacked(instances)
-        for _ in range(5):
-            jax.block_until_ready(run(*batch))
-            ended[name] += 1
-
-    for name in ended:
-        run, instances = batch_of(name)
-        jax.block_until_ready(run(*batches.stacked(instances)))
-    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in ended]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        # A second would do; a batch that stands still does so for ever.
-        thread.join(120.0)
-    assert list(ended.values()) == [5, 5]

@@ -77,6 +77,7 @@ def test_another_gap_and_another_budget_compile_nothing_and_are_heeded(compiled:
     assert len(compiled) == before
     assert float(loose.excess) > 1e-8
     assert loose.trajectory.stats["num_steps"] > short.trajectory.stats["num_steps"] == 10
+    assert short.outcome == "undecided" and str(short).startswith("Undecided")
 
 
 @pytest.mark.slow
@@ -89,6 +90,8 @@ def test_lines_before_meanwhile_and_after(monkeypatch: Any) -> None:
     assert lines[0].startswith("find_limit: DiagonalLinearNetwork, inputs (1, 3)") and "compiles" in lines[0]
     assert lines[-1].startswith(f"find_limit: {limit.outcome}, {int(limit.trajectory.stats['num_steps'])} steps")
     assert "following the flow in ArcLength" in lines and "following the flow in LogArcLength" in lines
+    # The explicit steps come to weights that fit the datum: no implicit ones are needed before the multipliers.
+    assert limit.trajectory.stats["num_implicit_steps"] == 0 < limit.trajectory.stats["num_multipliers_steps"]
     counted = [line for line in lines if "steps, s = " in line]
     assert len(counted) >= int(limit.trajectory.stats["num_steps"]) - 4
     silent = network(0)

@@ -170,11 +170,6 @@ def test_a_path_that_is_continued_from_a_checkpoint_has_the_same_end(tmp_path):
     assert f"selects tokens ({', '.join(map(str, np.argmax(limit.selection, -1)))})" in str(limit)
 
 
-def test_the_budget_leaves_the_question_open():
-    limit = find_limit(*small(jf.models.CombinedAttention), max_steps=5, throw=False)
-    assert str(limit.outcome) == "undecided" and str(limit).startswith("Undecided")
-
-
 def test_tied_tokens_are_refused_or_ambiguous():
     risk, model = small(jf.models.CombinedAttention)
     data = risk.data

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
+from jaxflow import models
 from jaxflow.limits import ErrorSource, LinearStaged
 from jaxflow.limits.linear_point import known_of, polished
 from jaxflow.losses import Exponential, Squared
-from jaxflow.models import (
-    DeepLinearNetwork,
-    DeepMatrixSensing,
-    DiagonalLinearNetwork,
-    LinearConvolutionalNetwork,
-)
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.theory import datum_limit, pair_limit, pairs_of
 from tests.referee.paths import Vectors, follow_in
@@ -64,7 +59,7 @@ def test_theorem_5_is_met_to_the_gap_asked_for_and_the_error_is_a_bound():
 
     def one(pair):
         x, y, start = instance(*pair)
-        limit = jf.find_limit(risk_of(x[None], y[None]), DiagonalLinearNetwork(start), gap=gap, throw=False)
+        limit = jf.find_limit(risk_of(x[None], y[None]), models.DiagonalLinearNetwork(start), gap=gap, throw=False)
         return limit, limit.trajectory.final.model.linear_coefficients(), (x, y, *start)
 
     limits, ends, given = jax.jit(lambda pairs: jax.lax.map(one, pairs))((keys, alphas))
@@ -90,7 +85,7 @@ def test_a_flow_without_an_equation_is_followed_until_its_own_estimate_meets_the
 
     def one(given):
         inputs, targets, start = given
-        risk, model = risk_of(inputs, targets), DiagonalLinearNetwork((start[0], start[1]))
+        risk, model = risk_of(inputs, targets), models.DiagonalLinearNetwork((start[0], start[1]))
         path, error = LinearStaged().continued(risk, model, 4096, 1e-9)
         pairs = pairs_of(model, inputs)
         exact = pair_limit(pairs, model, targets, pairs.dual_of(path.final.model.layers)).coefficients
@@ -103,7 +98,7 @@ def test_a_flow_without_an_equation_is_followed_until_its_own_estimate_meets_the
 
 def test_an_end_that_an_equation_does_not_confirm_is_left_alone():
     x, y = normal(D, seed=4), jnp.asarray(1.2)
-    risk, model = risk_of(x[None], y[None]), DiagonalLinearNetwork((normal(D, seed=5), 0.1 * normal(D, seed=6)))
+    risk, model = risk_of(x[None], y[None]), models.DiagonalLinearNetwork((normal(D, seed=5), 0.1 * normal(D, seed=6)))
     known = known_of(risk, model)
     closed = datum_limit(known.pairs, model, y)
     end = eqx.tree_at(lambda n: n.weights, model, known.pairs.layers(closed.dual))
@@ -118,9 +113,9 @@ def test_an_end_that_an_equation_does_not_confirm_is_left_alone():
 
 
 NETWORKS = {
-    "convolutional network": lambda data: LinearConvolutionalNetwork.init(KEY, data, scheme="random", alpha=0.2),
-    "deep network": lambda data: DeepLinearNetwork.init(KEY, data, width=3, scheme="random", alpha=0.2),
-    "matrix sensing": lambda data: DeepMatrixSensing.init(KEY, data, scheme="random", alpha=0.2),
+    "convolutional network": lambda data: models.LinearConvolutionalNetwork.init(KEY, data, scheme="random", alpha=0.2),
+    "deep network": lambda data: models.DeepLinearNetwork.init(KEY, data, width=3, scheme="random", alpha=0.2),
+    "matrix sensing": lambda data: models.DeepMatrixSensing.init(KEY, data, scheme="random", alpha=0.2),
 }
 
 
@@ -144,7 +139,7 @@ def test_pairs_of_one_datum_end_where_a_plain_flow_ends(kind):
 def test_short_filters_on_one_datum_have_an_answer():
     x, y = normal(D, seed=9), jnp.asarray([0.8])
     data = jf.data.LinearData(x[None], y)
-    start = LinearConvolutionalNetwork((jnp.asarray([0.3, -0.2]), 0.02 * normal(D, seed=10)))
+    start = models.LinearConvolutionalNetwork((jnp.asarray([0.3, -0.2]), 0.02 * normal(D, seed=10)))
     limit = jf.find_limit(jf.EmpiricalRisk(data, Squared()), start, gap=1e-10)
     aim = point_limit(start, x, y[0])
     assert limit.outcome == "limit_point" and limit.error_source == "pairs"
@@ -155,7 +150,7 @@ def test_short_filters_on_one_datum_have_an_answer():
 
 
 def test_a_theorem_is_named_where_its_hypotheses_hold_for_this_start():
-    def limit_of(*layers, kind=DiagonalLinearNetwork):
+    def limit_of(*layers, kind=models.DiagonalLinearNetwork):
         return jf.find_limit(risk_of(jnp.asarray([[1.0, -0.5, 2.0]]), jnp.asarray([1.3])), kind(layers))
 
     one, half = jnp.full(3, 0.2), jnp.full(3, 0.1)
@@ -168,7 +163,7 @@ def test_a_theorem_is_named_where_its_hypotheses_hold_for_this_start():
     assert "Theorem 5 does not apply: <the first layer is larger in every singular component" in swapped
     assert "fails by 3.0e-02" in swapped
     # A theorem about starts that tend to zero bounds no error of this start.
-    limit = limit_of(0.2 * normal(3, 3, seed=13), jnp.zeros(3), kind=DeepLinearNetwork)
+    limit = limit_of(0.2 * normal(3, 3, seed=13), jnp.zeros(3), kind=models.DeepLinearNetwork)
     assert float(limit.excess) > 1e-6 and float(limit.error) <= 1e-12
     text = str(limit)
     assert "exceeds the least" in text and "of the optimum" not in text and "Theorem 5: " in text
@@ -177,7 +172,7 @@ def test_a_theorem_is_named_where_its_hypotheses_hold_for_this_start():
 @pytest.mark.slow
 def test_the_direction_of_one_datum_stands_beside_its_closed_form():
     data = jf.data.LinearData(jnp.asarray([[0.5, -2.0, 1.0]]), jnp.asarray([-1.0]))
-    start = DiagonalLinearNetwork((jnp.asarray([0.4, 0.3, -0.5]), jnp.asarray([0.1, 0.2, 0.0])))
+    start = models.DiagonalLinearNetwork((jnp.asarray([0.4, 0.3, -0.5]), jnp.asarray([0.1, 0.2, 0.0])))
     limit = jf.find_limit(jf.EmpiricalRisk(data, Exponential()), start)
     np.testing.assert_allclose(limit.closed_form.coefficients, [0.0, 0.5, 0.0])
     # ρ decays like ‖β‖^(s_2/s_1 − 1), with s_2/s_1 = 1/2, and paths go to log‖β‖ in the tens at least.
@@ -194,7 +189,7 @@ def test_data_that_nearly_repeat_each_other_leave_the_error_open():
     @jax.jit
     def errors(apart):
         inputs = jnp.stack([x, x + apart * other])
-        network = DiagonalLinearNetwork((first, second))
+        network = models.DiagonalLinearNetwork((first, second))
         pairs = pairs_of(network, inputs)
         assert pairs is not None
         dual = jnp.array([0.4, -0.3])

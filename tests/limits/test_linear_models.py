@@ -73,7 +73,7 @@ def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     assert np.all(found.linear.error <= 1e-10)
     one = jf.find_limit(jf.EmpiricalRisk((inputs[2], LABELS), "logistic"), Linear(starts[2]))
     assert "no minimum" in str(one) and "3 of 8 data diverge" in str(one) and "Ji and Telgarsky" in str(one)
-    assert one.point is None and one.outcome == "globally_optimal"
+    assert "orthogonal to the others" in str(one) and one.point is None and one.outcome == "globally_optimal"
 
 
 NETWORKS = {
@@ -264,17 +264,6 @@ def test_separable_data_with_a_column_twice_from_zero(loss: Any) -> None:
 
 
 @pytest.mark.slow
-def test_more_parameters_than_data_keep_what_no_datum_sees() -> None:
-    inputs = np.array([[1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0]])
-    start = jnp.array([0.3, -0.2, 5.0, 0.1])
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, [1.0, -1.0, 1.0]), "logistic"), Linear(start))
-    # The first two are one point with both labels; the third grows along the second axis.
-    assert limit.outcome == "globally_optimal" and limit.linear.separability == "quasi_separable"
-    assert "orthogonal to the others" in str(limit)
-    np.testing.assert_allclose(limit.direction.w, [0.0, 1.0, 0.0, 0.0], atol=1e-8)
-
-
-@pytest.mark.slow
 def test_data_of_few_dimensions_among_many_parameters_overlap() -> None:
     """Eight data on a plane of 12 dimensions: a basis of their span holds no direction that roundings have made."""
     rng = np.random.default_rng(5)
@@ -333,4 +322,6 @@ def test_groups_of_thousands_are_decided_in_few_steps() -> None:
     logits = mixed.point.w[0] + mixed.point.w[1:]
     np.testing.assert_allclose(logits, np.log(np.array(share) / (1 - np.array(share))), rtol=1e-10)
     assert quasi.outcome == "globally_optimal" and quasi.linear.separability == "quasi_separable"
-    assert mixed.trajectory.stats["num_steps"] < 60 and quasi.trajectory.stats["num_steps"] < 60
+    for taken in (mixed.trajectory.stats, quasi.trajectory.stats):
+        assert taken["num_steps"] < 60
+        assert taken["num_steps"] == taken["num_accepted_steps"] + taken["num_rejected_steps"]

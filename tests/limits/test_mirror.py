@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +10,14 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import jaxflow as jf
-from tests.limits.models import Linear, Products
+from tests.limits.models import Linear, Matrix, Products
 
 
-def limit_of(p: float, inputs: Any, labels: Any, start: Any) -> Any:
-    risk = jf.EmpiricalRisk(jf.data.LinearData(jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
-    return jf.find_limit(risk, Linear(jnp.asarray(start)), method=jf.ModelStaged(potential=p), throw=False)
+def limit_of(p: Any, inputs: Any, labels: Any, start: Any) -> Any:
+    """Of a vector or a matrix, with the potential of its entries or of its singular values."""
+    risk, start = jf.EmpiricalRisk((inputs, labels), "logistic"), jnp.asarray(start)
+    model, potential = (Linear, p) if start.ndim == 1 else (Matrix, jf.margin.Schatten(p))
+    return jf.find_limit(risk, model(start), method=jf.ModelStaged(potential=potential), throw=False)
 
 
 # Each p is compiled for itself: one below two and one above it, of vectors or of matrices, are in the quick tests.
@@ -24,51 +25,30 @@ def of_each(quick: Any, *others: Any) -> list[Any]:
     return [quick, *(pytest.param(*other, marks=pytest.mark.slow) for other in others)]
 
 
-# How many of six have to be certified. For p = 1.2 roundings end a path before its direction is near enough, and for
-# p = 10 entries that are small beside others come to their place too late.
-@pytest.mark.parametrize(("p", "least"), of_each((1.5, 6), (1.2, 2), (3.0, 6), (10.0, 3)))
-def test_certified_directions_are_those_of_clarabel(p: float, least: int) -> None:
-    rng = np.random.default_rng(1)
-    inputs, starts = rng.normal(size=(6, 10, 4)), 0.3 * rng.normal(size=(6, 4))
-    labels = np.sign(np.einsum("kij,kj->ki", inputs, rng.normal(size=(6, 4))))
-    found = jax.jit(jax.vmap(lambda *lane: limit_of(p, *lane)))(inputs, labels, starts)
+# How many have to be certified. For p = 1.2 roundings end a path before its direction is near enough, and for p = 10
+# entries that are small beside others come to their place too late.
+VECTORS = of_each(*(((6, 10, 4), 1, *one) for one in ((1.5, 6), (1.2, 2), (3.0, 6), (10.0, 3))))
+MATRICES = of_each(*(((3, 10, 3, 4), 4, *one) for one in ((3.0, 3), (1.5, 3))))
+
+
+@pytest.mark.parametrize(("shape", "seed", "p", "least"), [*VECTORS, *MATRICES])
+def test_certified_directions_are_those_of_the_program(shape: tuple[int, ...], seed: int, p: float, least: int) -> None:
+    rng, vectors = np.random.default_rng(seed), len(shape) == 3
+    inputs, starts, teachers = rng.normal(size=shape), *rng.normal(size=(2, shape[0], *shape[2:]))
+    labels = np.sign(np.sum((inputs * teachers[:, None]).reshape(*shape[:2], -1), axis=2))
+    found = jax.jit(jax.vmap(lambda *lane: limit_of(p, *lane)))(inputs, labels, 0.3 * starts)
     certified = np.asarray(found.outcome == "globally_optimal")
     assert set(np.asarray(found.outcome.name)[~certified]) <= {"undecided"} and certified.sum() >= least
     assert np.all(np.asarray(found.excess)[certified] <= 1e-8)
     for at in np.flatnonzero(certified):
-        w = np.asarray(found.flow_direction.module.w[at])
-        theirs = jf.margin.solve_cvxpy(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))).primal
-        # Clarabel's gap of 1e-10 is one of second order in the direction: the programs' own solver has the digits.
-        ours = jf.margin.solve(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Lp(p))).primal
-        np.testing.assert_allclose(theirs, ours, atol=1e-3)
+        [w] = jax.tree.leaves(jax.tree.map(lambda x, at=at: x[at], found.flow_direction.module))
+        norm = jf.margin.Lp(p) if vectors else jf.margin.Schatten(p)
+        program = jf.margin.max_margin(inputs[at], labels[at], norm)
+        ours = jf.margin.solve(program).primal
         np.testing.assert_allclose(w, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
-
-
-class Matrix(eqx.Module):
-    W: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.sum(self.W * x)
-
-
-@pytest.mark.parametrize("p", of_each(3.0, (1.5,)))
-def test_certified_directions_of_a_matrix_are_those_of_the_program_in_the_schatten_norm(p: float) -> None:
-    rng = np.random.default_rng(4)
-    inputs, starts = rng.normal(size=(3, 10, 3, 4)), 0.3 * rng.normal(size=(3, 3, 4))
-    labels = np.sign(np.einsum("kijl,kjl->ki", inputs, rng.normal(size=(3, 3, 4))))
-    method = jf.ModelStaged(potential=jf.margin.Schatten(p))
-
-    @jax.jit
-    @jax.vmap
-    def limits(x: Any, y: Any, start: Any) -> Any:
-        return jf.find_limit(jf.EmpiricalRisk((x, y), "logistic"), Matrix(start), method=method, throw=False)
-
-    found = limits(inputs, labels, starts)
-    assert np.all(np.asarray(found.outcome == "globally_optimal"))
-    for at in range(3):
-        ours = jf.margin.solve(jf.margin.max_margin(inputs[at], labels[at], jf.margin.Schatten(p))).primal
-        end = found.flow_direction.module.W[at]
-        np.testing.assert_allclose(end, ours / np.linalg.norm(ours), rtol=0, atol=1e-6)
+        # Clarabel's gap of 1e-10 is one of second order in the direction: the programs' own solver has the digits.
+        if vectors:
+            np.testing.assert_allclose(jf.margin.solve_cvxpy(program).primal, ours, atol=1e-3)
 
 
 def test_singular_values_that_are_zero_in_the_limit() -> None:

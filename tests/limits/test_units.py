@@ -7,21 +7,15 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.limits.units import units_of
-from jaxflow.models import (
-    CombinedAttention,
-    DiagonalAttention,
-    DiagonalLinearNetwork,
-    FactoredAttention,
-    PromptAttention,
-)
+from jaxflow import models
+from jaxflow.limits.units import exponent_of, units_of
 
 
 def attention(kind, size=1.0):
     """Tokens of a size, scores as on the unit sphere, a start that pays the same attention."""
     key_data, key_model = jax.random.split(jax.random.key(0))
     # Diagonal weights in the shape of `small_diagonal`, whose programs then serve both.
-    data, head = jf.data.random_tokens(key_data, *((4, 4) if kind is DiagonalAttention else (3, 3)), 6)
+    data, head = jf.data.random_tokens(key_data, *((4, 4) if kind is models.DiagonalAttention else (3, 3)), 6)
     model = kind.init(key_model, data, head)
     params, frozen = eqx.partition(model, model.trainable())
     params = jax.tree.map(lambda x: x / size ** (1.0 / model.degree), params)
@@ -30,7 +24,9 @@ def attention(kind, size=1.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [CombinedAttention, FactoredAttention, DiagonalAttention, PromptAttention])
+@pytest.mark.parametrize(
+    "kind", [models.CombinedAttention, models.FactoredAttention, models.DiagonalAttention, models.PromptAttention]
+)
 def test_tokens_of_another_size_have_the_same_limit_in_other_units(kind):
     plain = jf.find_limit(*attention(kind))
     # Powers of two whose roots are some: the arithmetic is the same, and so is every digit.
@@ -51,7 +47,7 @@ def network(loss, size, target=1.0):
     y = x @ jax.random.normal(jax.random.key(12), (6,))
     y = y / jnp.max(jnp.abs(y)) if loss == "squared" else jnp.where(y < 0, -1.0, 1.0)
     data = jf.data.LinearData(size * x, target * y)
-    start = DiagonalLinearNetwork.init(
+    start = models.DiagonalLinearNetwork.init(
         jax.random.key(13), data, depth=2, alpha=0.3 * (target / size) ** 0.5, scheme="zero_last"
     )
     return jf.EmpiricalRisk(data, loss), start
@@ -78,20 +74,22 @@ def test_inputs_of_another_size_have_the_same_limit_in_other_units(loss):
 
 
 def test_data_of_order_one_have_no_units():
-    ordinary = [attention(FactoredAttention, size) for size in (1.0, 500.0, 1e-3)]
+    # Of the largest norm, not of the largest entry.
+    assert exponent_of(jnp.ones((2, 16))) == 2.0
+    ordinary = [attention(models.FactoredAttention, size) for size in (1.0, 500.0, 1e-3)]
     ordinary += [network("squared", *sizes) for sizes in ((1.0, 1.0), (100.0, 1e-2), (1e-2, 100.0))]
     assert all(units_of(*one).weights == 1.0 for one in ordinary)
     for size in (1e-150, 1e4, 1e150):
-        units = units_of(*attention(FactoredAttention, size))
+        units = units_of(*attention(models.FactoredAttention, size))
         assert 0.25 < size / (units.inputs * units.others) < 4.0
     for depth in (2, 3, 5):
         x = 1e-150 * jax.random.normal(jax.random.key(1), (3, 6))
-        start = DiagonalLinearNetwork((jnp.ones(6),) * depth)
+        start = models.DiagonalLinearNetwork((jnp.ones(6),) * depth)
         units = units_of(jf.EmpiricalRisk(jf.data.LinearData(x, jnp.ones(3)), "logistic"), start)
         assert units.weights**depth == units.inputs
         assert 2.0**-depth < jnp.max(jnp.linalg.norm(x / units.inputs, axis=1)) < 2.0**depth
     # Heads that see more than scores have none.
-    risk, model = attention(CombinedAttention)
+    risk, model = attention(models.CombinedAttention)
     assert units_of(risk, eqx.tree_at(lambda m: m.head, model, jf.models.heads.MLPHead(jnp.ones((2, 6))))) is None
 
 
@@ -101,7 +99,7 @@ def small_diagonal(seed):
     unit = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (tokens, queries, head)]
     data = jf.data.TokenData(unit[0], unit[1], np.where(rng.random(4) < 0.5, -1.0, 1.0))
     k, q = 1e-12 * rng.uniform(-1.0, 1.0, (2, 6))
-    return jf.EmpiricalRisk(data, "logistic"), DiagonalAttention(k, q, unit[2])
+    return jf.EmpiricalRisk(data, "logistic"), models.DiagonalAttention(k, q, unit[2])
 
 
 def test_small_diagonal_starts_are_followed_past_saddles():
@@ -112,19 +110,19 @@ def test_small_diagonal_starts_are_followed_past_saddles():
 
 
 def test_what_is_a_stationary_point_and_what_is_none():
-    risk, model = attention(CombinedAttention)
-    diagonal, start = attention(DiagonalAttention)
+    risk, model = attention(models.CombinedAttention)
+    diagonal, start = attention(models.DiagonalAttention)
     # A query of zero: its attention stays uniform, and the weights of the other sequences diverge.
     queries = risk.data.queries.at[0].set(0.0)
     idle = jf.EmpiricalRisk(jf.data.TokenData(risk.data.tokens, queries, risk.data.labels), "logistic")
     # Exponents without digits.
-    large = attention(DiagonalAttention, 1e150)[0]
-    far = DiagonalAttention(jnp.linspace(0.5, 1.0, 6), jnp.linspace(-1.0, 1.0, 6), start.head)
+    large = attention(models.DiagonalAttention, 1e150)[0]
+    far = models.DiagonalAttention(jnp.linspace(0.5, 1.0, 6), jnp.linspace(-1.0, 1.0, 6), start.head)
     for one in ((idle, model), (large, far)):
         assert str(jf.find_limit(*one, throw=False).outcome) != "finite_stationary_point"
     # A diagonal start at zero stays there; so does W, of norm zero, where one token of each sequence is visible.
-    zero = DiagonalAttention(jnp.zeros(6), jnp.zeros(6), start.head)
+    zero = models.DiagonalAttention(jnp.zeros(6), jnp.zeros(6), start.head)
     mask = jnp.broadcast_to(jnp.arange(3) == 0, (3, 3))
     alone = jf.EmpiricalRisk(eqx.tree_at(lambda d: d.mask, risk.data, mask, is_leaf=lambda x: x is None), "logistic")
-    for one in ((diagonal, zero), (alone, CombinedAttention(jnp.zeros((6, 6)), model.head))):
+    for one in ((diagonal, zero), (alone, models.CombinedAttention(jnp.zeros((6, 6)), model.head))):
         assert str(jf.find_limit(*one, throw=False).outcome) == "finite_stationary_point"

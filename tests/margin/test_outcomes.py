@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxflow import margin
 from jaxflow.data import TokenData
-from jaxflow.margin import (
-    AttentionProgram,
-    Lp,
-    Nuclear,
-    Solution,
-    attention_svm,
-    certify,
-    max_margin,
-    solve,
-    solve_cvxpy,
-)
 from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single
 
 
@@ -28,7 +18,7 @@ from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single
 def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
     programs = attention(norm, *batch(0, d=2))
     solution = SOLVED(programs)
-    assert list(solution.result.name[:6]) == [solve_cvxpy(lane(programs, at)).result.name for at in range(6)]
+    assert list(solution.result.name[:6]) == [margin.solve_cvxpy(lane(programs, at)).result.name for at in range(6)]
     result = np.asarray(solution.result)
     infeasible = result == 3
     assert infeasible.sum() >= 3 and ((result == 1) | infeasible).mean() > 0.9
@@ -39,7 +29,7 @@ def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
         np.testing.assert_allclose(ray.sum(), 1.0, rtol=1e-12)
         # Σλ A = 0 by hand, and by `certify` from nothing but the ray.
         assert np.abs(np.asarray(program.adjoint(solution.dual[i]))).max() < 1e-13
-        certificate = certify(program, jnp.zeros_like(program.primal_zero), ray)
+        certificate = margin.certify(program, jnp.zeros_like(program.primal_zero), ray)
         assert certificate.proves_infeasible
         assert np.isposinf(certificate.duality_gap)
         assert not np.asarray(solution.primal[i]).any()
@@ -62,7 +52,7 @@ def test_a_bad_lane_leaves_its_batch_alone(norm: str) -> None:
     for leaf in jax.tree.leaves(solution):
         assert not np.isnan(np.asarray(leaf)).any()
     for at in (0, 3, 7):
-        np.testing.assert_allclose(solution.primal[at], solve(lane(programs, at)).primal, atol=1e-10)
+        np.testing.assert_allclose(solution.primal[at], margin.solve(lane(programs, at)).primal, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -70,20 +60,20 @@ def test_no_constraint_at_all(norm: str) -> None:
     """One visible token each is legitimate: the zero matrix is optimal."""
     data, selection = single(2)
     data = TokenData(data.tokens, data.queries, data.labels, mask=selection)
-    solution = solve(attention_svm(data, selection, norm))
+    solution = margin.solve(margin.attention_svm(data, selection, norm))
     assert solution.result == "optimal"
     assert solution.certificate.duality_gap == 0 and solution.certificate.primal_value == 0
     assert not np.asarray(solution.primal).any()
 
 
 def test_budget_spent_is_said() -> None:
-    assert solve(attention_svm(*single(3), "nuclear"), max_steps=2).result == "budget_spent"
+    assert margin.solve(margin.attention_svm(*single(3), "nuclear"), max_steps=2).result == "budget_spent"
 
 
 @functools.cache
-def solved(norm: str) -> tuple[AttentionProgram, Solution]:
-    program = attention_svm(*single(4), norm)
-    solution = solve(program)
+def solved(norm: str) -> tuple[margin.AttentionProgram, margin.Solution]:
+    program = margin.attention_svm(*single(4), norm)
+    solution = margin.solve(program)
     assert solution.result == "optimal"
     return program, solution
 
@@ -97,7 +87,7 @@ def test_any_pair_brackets_the_optimum(seed: int, log_scale: float, norm: str) -
     scale = np.exp(log_scale)
     primal = scale * (solution.primal + 0.1 * rng.normal(size=solution.primal.shape))
     dual = np.maximum(solution.dual + 0.05 * rng.normal(size=(4, 4)), 0) / scale
-    certificate = certify(program, primal, dual, source="flow")
+    certificate = margin.certify(program, primal, dual, source="flow")
     best = float(solution.certificate.primal_value)
     assert float(certificate.primal_value) >= best * (1 - 1e-12)
     assert float(certificate.dual_value) <= best * (1 + 1e-12)
@@ -109,9 +99,12 @@ def test_any_pair_brackets_the_optimum(seed: int, log_scale: float, norm: str) -
 @pytest.mark.parametrize("norm", NORMS)
 def test_without_a_dual_point_the_program_is_solved_for_one(norm: str) -> None:
     program, solution = solved(norm)
-    alone, beside = certify(program, 3.0 * solution.primal), certify(program, solution.primal, solution.dual)
+    alone, beside = (
+        margin.certify(program, 3.0 * solution.primal),
+        margin.certify(program, solution.primal, solution.dual),
+    )
     assert alone.duality_gap == pytest.approx(float(beside.duality_gap), abs=1e-14)
-    off = certify(program, solution.primal + 0.01)
+    off = margin.certify(program, solution.primal + 0.01)
     assert off.duality_gap > 1e-6 and off.dual_value == alone.dual_value
 
 
@@ -120,7 +113,7 @@ def test_useless_points_give_an_infinite_gap(norm: str) -> None:
     program, _ = solved(norm)
     zero, one = program.primal_zero, jnp.ones((4, 4))
     for primal, dual in ((zero, one), (zero + 1, 0 * one), (zero + jnp.nan, one), (zero + 1, one * jnp.nan)):
-        certificate = certify(program, primal, dual)
+        certificate = margin.certify(program, primal, dual)
         assert np.isposinf(certificate.duality_gap)
         assert not any(np.isnan(np.asarray(leaf)).any() for leaf in jax.tree.leaves(certificate))
 
@@ -129,8 +122,8 @@ def test_useless_points_give_an_infinite_gap(norm: str) -> None:
 def test_lp_is_honest_about_being_stationary() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(4, 8)), rng.choice([-1.0, 1.0], 4)
-    program = max_margin(X, y, Lp(2 / 3), "dft")
-    solution = solve(program, starts=4)
+    program = margin.max_margin(X, y, margin.Lp(2 / 3), "dft")
+    solution = margin.solve(program, starts=4)
     assert solution.result == "stationary"
     assert solution.certificate.stationarity < 1e-8
     assert solution.certificate.duality_gap > 1e-3  # the ℓ1 bound is not tight, and is not claimed to be
@@ -145,13 +138,13 @@ def test_lp_is_honest_about_being_stationary() -> None:
 @pytest.mark.slow
 def test_rank_bound() -> None:
     data, selection = single(0)
-    convex = solve(attention_svm(data, selection, "nuclear"))
+    convex = margin.solve(margin.attention_svm(data, selection, "nuclear"))
     rank = int((np.linalg.svd(convex.primal, compute_uv=False) > 1e-8).sum())
     assert rank == 3
-    same = solve(attention_svm(data, selection, Nuclear(rank)), starts=2)
+    same = margin.solve(margin.attention_svm(data, selection, margin.Nuclear(rank)), starts=2)
     assert same.result == "optimal"
     np.testing.assert_allclose(same.certificate.primal_value, convex.certificate.primal_value, rtol=1e-10)
-    lower = solve(attention_svm(data, selection, Nuclear(rank - 1)), starts=2)
+    lower = margin.solve(margin.attention_svm(data, selection, margin.Nuclear(rank - 1)), starts=2)
     assert lower.result == "stationary"
     assert lower.certificate.primal_value > convex.certificate.primal_value * (1 + 1e-6)
     assert (np.linalg.svd(lower.primal, compute_uv=False) > 1e-8).sum() == rank - 1

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from jaxflow.margin import RecessionCone, Separability, recession_cone
 from jaxflow.margin.recession import null_space, orthonormal_columns
-from jaxflow.margin.thin import thin_margin
+from jaxflow.margin.thin import MAX_STEPS, thin_margin
 
 ROWS, COLUMNS = 12, 4
 
@@ -107,6 +107,7 @@ def test_ten_thousand_rows_and_their_largest_margin() -> None:
     assert cone.separability == "separable"
     found = thin_margin(rows, cone.growing, cone.direction)
     np.testing.assert_allclose(jnp.min(rows @ found.primal), 1.0, atol=1e-12)
+    assert 0 < found.steps < MAX_STEPS
     lower = jnp.sum(found.dual) / jnp.linalg.norm(found.dual @ rows)
     assert float(jnp.linalg.norm(found.primal) / lower - 1.0) < 1e-12
     # One label turned round among ten thousand.

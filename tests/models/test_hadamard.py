@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.models import (
-    DiagonalHead,
-    DiagonalLinear,
-    DiagonalTransformer,
-    HadamardNetwork,
-    LogWeights,
-    ProductNetwork,
-)
+from jaxflow import models
 from jaxflow.papers.boix2023.product_paths import follow_products, perturbed
 from jaxflow.teachers import diagonal_head_task, taught
 
@@ -31,11 +24,13 @@ def head_risk(n=4, T=3, d=2):
     return jf.EmpiricalRisk(data, "squared")
 
 
-@pytest.mark.parametrize("h, risk, p", [(DiagonalLinear(), linear_risk(), D), (DiagonalHead(), head_risk(), 4)])
+@pytest.mark.parametrize(
+    "h, risk, p", [(models.DiagonalLinear(), linear_risk(), D), (models.DiagonalHead(), head_risk(), 4)]
+)
 def test_gradient_equals_autodiff_with_and_without_logarithms(h, risk, p):
     u, v = jax.random.normal(jax.random.key(3), (2, p))
-    expected = jax.grad(lambda w: risk(HadamardNetwork(h, *w)))((u, v))
-    plain = HadamardNetwork(h, u, v)
+    expected = jax.grad(lambda w: risk(models.HadamardNetwork(h, *w)))((u, v))
+    plain = models.HadamardNetwork(h, u, v)
     for model in (plain, plain.scaled(0.0)):
         scaled = risk.scaled_gradient(model)
         for mine, theirs in zip((scaled.gradient.u, scaled.gradient.v), expected, strict=True):
@@ -45,7 +40,7 @@ def test_gradient_equals_autodiff_with_and_without_logarithms(h, risk, p):
 
 def test_gradient_of_weights_below_the_smallest_number():
     risk = linear_risk()
-    small = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), D, log_scale=-10_000.0)
+    small = models.HadamardNetwork.init(jax.random.key(0), models.DiagonalLinear(), D, log_scale=-10_000.0)
     scaled = risk.scaled_gradient(small)
     assert jnp.all(small.u == 0.0) and scaled.log_scale < -9000
     # Near zero the gradient is linear in the weights: the same, e^(-9990) times smaller.
@@ -56,22 +51,22 @@ def test_gradient_of_weights_below_the_smallest_number():
 
 def test_logarithms_give_the_weights_back_with_every_sign():
     u, v = jnp.array([2.0, -2.0, 1.0, -1.0, 0.5]), jnp.array([1.0, 1.5, -3.0, 4.0, -0.25])
-    logs = LogWeights.of(u, v)
+    logs = models.LogWeights.of(u, v)
     back = logs.mantissas()
     assert jnp.allclose(back[0], u, rtol=1e-14) and jnp.allclose(back[1], v, rtol=1e-14)
     assert jnp.allclose(logs.products, u * v, rtol=1e-14)
-    model = HadamardNetwork(DiagonalLinear(), u, v)
+    model = models.HadamardNetwork(models.DiagonalLinear(), u, v)
     assert jnp.allclose(model.conserved(), model.scaled(0.0).conserved(), rtol=1e-13)
 
 
 def test_log_coordinates_trace_the_path_of_the_weights():
     risk = head_risk()
-    model = HadamardNetwork.init(jax.random.key(5), DiagonalHead(), 4).scaled(np.log(0.3))
+    model = models.HadamardNetwork.init(jax.random.key(5), models.DiagonalHead(), 4).scaled(np.log(0.3))
     grid = jnp.array([0.5, 2.0, 5.0])
     paths = {}
     for coordinates in ("weights", "log_hadamard"):
         # Weights know no logarithms.
-        start = HadamardNetwork(model.h, model.u, model.v) if coordinates == "weights" else model
+        start = models.HadamardNetwork(model.h, model.u, model.v) if coordinates == "weights" else model
         controller = jf.flow.solvers.as_controller(None, jf.flow.solvers.as_solver("tsit5", jf.PhysicalTime()))
         path = jf.integrate(
             risk, start, clock=jf.RescaledTime(-3.0), until=5.0, save_at=grid, solver="tsit5", controller=controller,
@@ -90,7 +85,7 @@ def test_few_columns_and_all_of_them_give_the_same_flow():
     """From a start at which no coordinate counts to an end at which all four do."""
     data, _ = diagonal_head_task(jax.random.key(2), 8, 3, 2)
     risk = jf.EmpiricalRisk(data, "squared")
-    model = HadamardNetwork.init(jax.random.key(0), DiagonalHead(), 4, -300.0)
+    model = models.HadamardNetwork.init(jax.random.key(0), models.DiagonalHead(), 4, -300.0)
     learned = []
 
     @eqx.filter_jit
@@ -113,7 +108,7 @@ def test_few_columns_and_all_of_them_give_the_same_flow():
 @pytest.mark.slow
 def test_conservation_measured_by_integrating_both_logarithms():
     risk = linear_risk()
-    model = HadamardNetwork.init(jax.random.key(1), DiagonalLinear(), D, log_scale=-10_000.0)
+    model = models.HadamardNetwork.init(jax.random.key(1), models.DiagonalLinear(), D, log_scale=-10_000.0)
     trajectory = jf.integrate(
         risk, model, clock=jf.RescaledTime(-10_000.0), until=6.0, coordinates=jf.LogHadamard(separate=True)
     )
@@ -128,7 +123,7 @@ def test_crossings_and_hermite_interpolation():
     """One product alone: a' = 2 sqrt(a² + c²/4) g(a) in closed form, u v learned from both sides of zero."""
     for target, log_alpha in ((1.0, -40.0), (-2.0, -10_000.0)):
         risk = jf.EmpiricalRisk(jf.data.LinearData([[1.0]], [target]), "squared")
-        model = HadamardNetwork(DiagonalLinear(), [1.0], [0.5]).scaled(log_alpha)
+        model = models.HadamardNetwork(models.DiagonalLinear(), [1.0], [0.5]).scaled(log_alpha)
         path = follow_products(risk, model, log_alpha, 3.0)
         half = path.crossings(0, 0.5 * target)
         # ω is linear until a is of order one: the logarithm of w/c passes half way at rate |target|.
@@ -142,15 +137,15 @@ def test_crossings_and_hermite_interpolation():
 
 
 def test_noise_goes_on_learned_weights_alone():
-    logs = LogWeights.of(jnp.array([1.0, 1.0]), jnp.array([0.9, 0.5]), jnp.array([0.0, -50.0]))
-    model = HadamardNetwork(DiagonalLinear(), *logs.mantissas(), logs)
+    logs = models.LogWeights.of(jnp.array([1.0, 1.0]), jnp.array([0.9, 0.5]), jnp.array([0.0, -50.0]))
+    model = models.HadamardNetwork(models.DiagonalLinear(), *logs.mantissas(), logs)
     moved = perturbed(model, jax.random.key(0), noise=0.05)
     assert jnp.abs(moved.u[0] - model.u[0]) > 1e-6 and moved.log_weights.log_sum[1] == logs.log_sum[1]
     assert moved.log_weights.log_conserved[0] != logs.log_conserved[0]
 
 
 def test_at_zero_the_gradient_for_the_logits_is_exactly_zero():
-    at_zero = head_risk().scaled_gradient(ProductNetwork(DiagonalHead(), jnp.zeros(4))).gradient.products
+    at_zero = head_risk().scaled_gradient(models.ProductNetwork(models.DiagonalHead(), jnp.zeros(4))).gradient.products
     assert jnp.all(at_zero[:2] == 0.0) and jnp.all(at_zero[2:] != 0.0)
 
 
@@ -158,7 +153,7 @@ def test_at_zero_the_gradient_for_the_logits_is_exactly_zero():
 def test_transformer_of_layers_and_heads():
     """Against the definition with matrices, Example 3.2; and it is one model under the same flow."""
     d, layers, heads, m, T = 2, 2, 2, 3, 3
-    h = DiagonalTransformer.init(jax.random.key(0), d, layers, heads, m)
+    h = models.DiagonalTransformer.init(jax.random.key(0), d, layers, heads, m)
     a = jax.random.normal(jax.random.key(1), (h.size(d),))
     x = jax.random.normal(jax.random.key(2), (T, d))
     z = x
@@ -170,11 +165,11 @@ def test_transformer_of_layers_and_heads():
             total = total + jax.nn.softmax(z @ kq @ z.T, axis=-1) @ z @ vo
         z = total + jax.nn.gelu(total @ h.A[layer], approximate=False) @ h.B[layer].T
     assert jnp.allclose(h(x, a), z, rtol=1e-12)
-    data = taught(jax.random.normal(jax.random.key(3), (4, T, d)), ProductNetwork(h, 0.5 * a))
+    data = taught(jax.random.normal(jax.random.key(3), (4, T, d)), models.ProductNetwork(h, 0.5 * a))
     risk = jf.EmpiricalRisk(data, "squared")
-    model = HadamardNetwork.init(jax.random.key(4), h, h.size(d), log_scale=-50.0)
+    model = models.HadamardNetwork.init(jax.random.key(4), h, h.size(d), log_scale=-50.0)
     risk.check(model)
-    gradient = risk.scaled_gradient(ProductNetwork(h, jnp.zeros(h.size(d)))).gradient.products
+    gradient = risk.scaled_gradient(models.ProductNetwork(h, jnp.zeros(h.size(d)))).gradient.products
     # No head's logits matter while its values are zero.
     per_head = gradient.reshape(layers * heads, 2, d)
     assert jnp.all(per_head[:, 0] == 0.0) and jnp.all(per_head[:, 1] != 0.0)

@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.models import (
-    CombinedAttention,
-    ConcaveHead,
-    FunctionHead,
-    LinearHead,
-    MLPHead,
-    MultiHeadAttention,
-    PositionHeads,
-    attention_and_head,
-    token_scores,
-)
+from jaxflow import models
 from jaxflow.risk import EmpiricalRisk
 from tests.models.test_scaled_gradient import DATA, HEADS, V
 
@@ -26,20 +16,22 @@ KEY = jax.random.key(1)
 
 def test_a_users_head_is_a_pytree_of_arrays_and_still_the_same_function():
     user = HEADS["module"]
-    model = CombinedAttention.init(KEY, DATA, user)
-    assert isinstance(model.head, FunctionHead)
+    model = models.CombinedAttention.init(KEY, DATA, user)
+    assert isinstance(model.head, models.FunctionHead)
     assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(model))
     assert model.head(DATA.tokens[0, 0]) == user(DATA.tokens[0, 0]) and model.head.function.width == 2.0
-    again = CombinedAttention(model.W, model.head)
+    again = models.CombinedAttention(model.W, model.head)
     assert again.head is model.head
-    assert isinstance(CombinedAttention(model.W, ConcaveHead(V, 0.1)).head, ConcaveHead)
+    assert isinstance(models.CombinedAttention(model.W, models.ConcaveHead(V, 0.1)).head, models.ConcaveHead)
 
 
 def far_out(head):
     """The gradients of attention with its head, and of attention alone, at a million times the size of a start."""
-    start = CombinedAttention.init(KEY, DATA, head)
+    start = models.CombinedAttention.init(KEY, DATA, head)
     far = eqx.tree_at(lambda m: m.W, start, 1e6 * start.W)
-    return [EmpiricalRisk(DATA, "logistic", trainable=t).scaled_gradient(far) for t in (attention_and_head, None)]
+    return [
+        EmpiricalRisk(DATA, "logistic", trainable=t).scaled_gradient(far) for t in (models.attention_and_head, None)
+    ]
 
 
 def test_joint_training_keeps_the_larger_scale():
@@ -65,7 +57,9 @@ def test_where_only_attention_has_a_gradient_its_scale_is_the_common_one():
 
 def test_layers_saturate_on_scales_of_their_own():
     """Far out each layer's gradient is what it is alone, relative to the layer with the larger one."""
-    model = MultiHeadAttention.init(KEY, DATA, jnp.stack([V, jax.random.normal(KEY, (3,))]), CombinedAttention)
+    model = models.MultiHeadAttention.init(
+        KEY, DATA, jnp.stack([V, jax.random.normal(KEY, (3,))]), models.CombinedAttention
+    )
     risk = EmpiricalRisk(DATA, "logistic")
     far = eqx.tree_at(lambda m: [p.W for p in m.parts], model, [1e4 * model.parts[0].W, 1.001e4 * model.parts[1].W])
     scaled = risk.scaled_gradient(far)
@@ -77,20 +71,22 @@ def test_layers_saturate_on_scales_of_their_own():
 
 
 def test_kinks_are_at_sign_changes():
-    head = MLPHead(jnp.array([[1.0, 0.0], [0.0, 2.0]]))
+    head = models.MLPHead(jnp.array([[1.0, 0.0], [0.0, 2.0]]))
     np.testing.assert_allclose(head.kinks(jnp.array([3.0, 4.0])), [0.6, 0.8], rtol=1e-15)
     np.testing.assert_array_equal(head.kinks(jnp.zeros(2)), [0, 0])
 
 
 def test_scores_with_a_head_for_each_position():
     data, v = jf.data.random_sequences(jax.random.key(2), 3, 4, 3, position_heads=True)
-    scores = token_scores(data, PositionHeads(v))
+    scores = models.token_scores(data, models.PositionHeads(v))
     expected = np.einsum("nk,kd,ntd->nkt", *(np.asarray(x) for x in (data.labels, v, data.tokens)))
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-15)
-    mixed = PositionHeads((v[0], lambda x: jnp.sum(x**2), MLPHead(jnp.eye(3)), ConcaveHead(v[3], 0.5)))
-    assert token_scores(data, mixed).shape == (3, 4, 4)
-    np.testing.assert_array_equal(mixed(data.tokens[0])[0], LinearHead(v[0])(data.tokens[0, 0]))
-    assert not jf.models.is_linear(mixed) and jf.models.is_linear(PositionHeads(v))
+    mixed = models.PositionHeads(
+        (v[0], lambda x: jnp.sum(x**2), models.MLPHead(jnp.eye(3)), models.ConcaveHead(v[3], 0.5))
+    )
+    assert models.token_scores(data, mixed).shape == (3, 4, 4)
+    np.testing.assert_array_equal(mixed(data.tokens[0])[0], models.LinearHead(v[0])(data.tokens[0, 0]))
+    assert not jf.models.is_linear(mixed) and jf.models.is_linear(models.PositionHeads(v))
 
 
 @pytest.mark.parametrize(
@@ -104,4 +100,4 @@ def test_scores_with_a_head_for_each_position():
 )
 def test_a_wrong_head_is_named(head, message):
     with pytest.raises(ValueError, match=message):
-        EmpiricalRisk(DATA, "logistic").check(CombinedAttention(jnp.eye(3), head))
+        EmpiricalRisk(DATA, "logistic").check(models.CombinedAttention(jnp.eye(3), head))

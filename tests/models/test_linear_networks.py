@@ -6,22 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxflow import models
 from jaxflow.data import LinearData
-from jaxflow.models import (
-    DeepLinearNetwork,
-    DeepMatrixSensing,
-    DiagonalLinearNetwork,
-    LinearConvolutionalNetwork,
-    LinearTensorNetwork,
-    as_tensor_network,
-    contract,
-    convolution,
-    cross_correlation,
-    decomposition_of,
-    diagonal_tensor,
-    even_decomposition,
-    even_part,
-)
 from jaxflow.models.linear_convolution import FFT_FROM
 from jaxflow.models.profiles import angle_of, angle_of_height, edge, height, norm_like, time_of
 from jaxflow.risk import EmpiricalRisk
@@ -38,12 +24,12 @@ def normal(*shape, seed=0):
 DATA = LinearData(normal(4, 5, seed=20), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
 
 NETWORKS = {
-    "diagonal2": DiagonalLinearNetwork((normal(5, seed=1), normal(5, seed=2))),
-    "diagonal3": DiagonalLinearNetwork(tuple(normal(5, seed=i) for i in range(3))),
-    "convolution": LinearConvolutionalNetwork((normal(5, seed=4), normal(5, seed=5))),
-    "filters": LinearConvolutionalNetwork((normal(2, seed=6), normal(3, seed=7), normal(5, seed=8))),
-    "connected": DeepLinearNetwork((normal(5, 3, seed=9), normal(3, 2, seed=10), normal(2, seed=11))),
-    "tensor": LinearTensorNetwork(
+    "diagonal2": models.DiagonalLinearNetwork((normal(5, seed=1), normal(5, seed=2))),
+    "diagonal3": models.DiagonalLinearNetwork(tuple(normal(5, seed=i) for i in range(3))),
+    "convolution": models.LinearConvolutionalNetwork((normal(5, seed=4), normal(5, seed=5))),
+    "filters": models.LinearConvolutionalNetwork((normal(2, seed=6), normal(3, seed=7), normal(5, seed=8))),
+    "connected": models.DeepLinearNetwork((normal(5, 3, seed=9), normal(3, 2, seed=10), normal(2, seed=11))),
+    "tensor": models.LinearTensorNetwork(
         normal(2, 3, 2, 5, seed=12), (normal(2, seed=13), normal(3, seed=14), normal(2, seed=15))
     ),
 }
@@ -66,10 +52,10 @@ def test_outputs_are_linear_in_the_input_and_homogeneous_in_the_layers(network):
 @pytest.mark.parametrize("name", ["diagonal2", "diagonal3", "convolution", "filters", "connected"])
 def test_the_structured_forms_are_the_tensor_form(name):
     network = NETWORKS[name]
-    general = as_tensor_network(network)
+    general = models.as_tensor_network(network)
     np.testing.assert_allclose(general.linear_coefficients(), network.linear_coefficients(), atol=ROUNDING)
     # Layer by layer, equation (2) with the identity as activation.
-    plain = LinearTensorNetwork(general.data_tensor, general.weights, activation=lambda x: x)
+    plain = models.LinearTensorNetwork(general.data_tensor, general.weights, activation=lambda x: x)
     np.testing.assert_allclose(plain.outputs(DATA), network.outputs(DATA), atol=ROUNDING)
 
 
@@ -79,8 +65,8 @@ def test_cross_correlation_and_its_adjoint_by_the_definition(d, k):
     assert (k >= FFT_FROM) == (k == 57)
     a, b, c = (np.asarray(normal(size, seed=seed)) for size, seed in ((d, 23), (k, 24), (d, 25)))
     by_hand = [sum(a[(i + j) % d] * b[j] for j in range(k)) for i in range(d)]
-    np.testing.assert_allclose(cross_correlation(a, b), by_hand, atol=10 * ROUNDING)
-    np.testing.assert_allclose(by_hand @ c, a @ convolution(c, b), atol=10 * ROUNDING)
+    np.testing.assert_allclose(models.cross_correlation(a, b), by_hand, atol=10 * ROUNDING)
+    np.testing.assert_allclose(by_hand @ c, a @ models.convolution(c, b), atol=10 * ROUNDING)
 
 
 def test_the_flow_conserves_what_it_says(network):
@@ -104,71 +90,77 @@ def test_a_summed_loss_is_the_paper_s_and_a_mean_is_an_option():
     np.testing.assert_allclose(total(network), jnp.sum(jnp.exp(-margins(network))), rtol=1e-12)
     np.testing.assert_allclose(EmpiricalRisk(DATA, "exponential")(network), total(network) / 4, rtol=1e-12)
     # Margins of a network are as good as its data.
-    alone = EmpiricalRisk.from_margins(margins, "exponential", reduction="sum")
-    norms = [risk.scaled_gradient(network).log_norm for risk in (total, alone)]
-    np.testing.assert_allclose(*norms, rtol=1e-12)
+    alone, hidden = (
+        EmpiricalRisk.from_margins(margins, "exponential", reduction="sum"),
+        EmpiricalRisk.from_function(total),
+    )
+    norm, *others = [risk.scaled_gradient(network).log_norm for risk in (total, alone, hidden)]
+    np.testing.assert_allclose(others, [norm] * 2, rtol=1e-12)
+    # Without margins the gradient is scaled by its own largest entry.
+    entries = jax.tree.leaves(hidden.scaled_gradient(network).gradient)
+    assert max(float(jnp.max(jnp.abs(entry))) for entry in entries) == 1.0
 
 
 @pytest.mark.parametrize("name", ["diagonal2", "diagonal3", "convolution"])
 def test_decompositions_satisfy_assumption_1(name):
     network = NETWORKS[name]
-    found = decomposition_of(network)
-    np.testing.assert_allclose(found.tensor(), as_tensor_network(network).data_tensor, atol=ROUNDING)
+    found = models.decomposition_of(network)
+    np.testing.assert_allclose(found.tensor(), models.as_tensor_network(network).data_tensor, atol=ROUNDING)
     rho = found.singular_coefficients(network.layers)
     np.testing.assert_allclose(found.transform.T @ rho, network.linear_coefficients(), atol=ROUNDING)
 
 
 @pytest.mark.parametrize(("d", "depth"), [(6, 2), (5, 3), (2, 2)])
 def test_the_even_decomposition_on_even_vectors(d, depth):
-    layers = tuple(even_part(normal(d, seed=31 + i)) for i in range(depth))
-    found = even_decomposition(d, depth)
+    layers = tuple(models.even_part(normal(d, seed=31 + i)) for i in range(depth))
+    found = models.even_decomposition(d, depth)
     m = d // 2 + 1
     np.testing.assert_allclose(found.factors[0].T @ found.factors[0], jnp.eye(m), atol=ROUNDING)
-    x = even_part(normal(d, seed=40))
+    x = models.even_part(normal(d, seed=40))
     rho = found.singular_coefficients(layers)
-    network = LinearConvolutionalNetwork(layers)
+    network = models.LinearConvolutionalNetwork(layers)
     np.testing.assert_allclose((found.transform @ x) @ rho, x @ network.linear_coefficients(), atol=ROUNDING)
 
 
 def test_starts_of_the_theorems():
     data = LinearData(normal(3, 6, seed=50), jnp.ones(3))
-    for cls in (DiagonalLinearNetwork, LinearConvolutionalNetwork):
+    for cls in (models.DiagonalLinearNetwork, models.LinearConvolutionalNetwork):
         equal = cls.init(KEY, data, depth=3, alpha=0.1, scheme="equal")
         first, second, last = equal.layers
         assert jnp.array_equal(first, second) and not jnp.any(last) and jnp.all(jnp.abs(equal.conserved()) > 0)
-    even = LinearConvolutionalNetwork.init(KEY, data, scheme="equal").layers[0]
-    np.testing.assert_allclose(even_part(even), even, atol=ROUNDING)
+    even = models.LinearConvolutionalNetwork.init(KEY, data, scheme="equal").layers[0]
+    np.testing.assert_allclose(models.even_part(even), even, atol=ROUNDING)
     assert float(jnp.min(jnp.abs(jnp.fft.fft(even, norm="ortho")))) >= 0.5 - ROUNDING
-    one = DeepLinearNetwork.init(KEY, data, depth=3, alpha=0.5, scheme="identity")
+    one = models.DeepLinearNetwork.init(KEY, data, depth=3, alpha=0.5, scheme="identity")
     np.testing.assert_allclose(one.layers[0], 0.5 * jnp.eye(6))
-    filters = LinearConvolutionalNetwork.init(KEY, data, depth=3, sizes=(2, 3))
+    filters = models.LinearConvolutionalNetwork.init(KEY, data, depth=3, sizes=(2, 3))
     assert [w.shape[0] for w in filters.layers] == [2, 3, 6]
     square = LinearData(normal(3, 4, seed=51), jnp.ones(3))
-    sensing = DeepMatrixSensing.init(KEY, square, depth=2, alpha=0.1)
+    sensing = models.DeepMatrixSensing.init(KEY, square, depth=2, alpha=0.1)
     assert sensing.product().shape == (2, 2) and not jnp.any(sensing.linear_coefficients())
-    tensor = LinearTensorNetwork.init(KEY, data, data_tensor=diagonal_tensor(6, 2))
+    tensor = models.LinearTensorNetwork.init(KEY, data, data_tensor=models.diagonal_tensor(6, 2))
     assert not jnp.any(tensor.layers[-1])
 
 
 def test_an_activation_is_applied_after_every_layer_but_the_last():
     tensor = normal(2, 3, 4, seed=52)
     v1, v2 = normal(2, seed=53), normal(3, seed=54)
-    network = LinearTensorNetwork(tensor, (v1, v2), activation=jax.nn.relu)
+    network = models.LinearTensorNetwork(tensor, (v1, v2), activation=jax.nn.relu)
     x = normal(4, seed=55)
     by_hand = jax.nn.relu((tensor @ x).T @ v1) @ v2
     np.testing.assert_allclose(network.outputs(LinearData(x[None], jnp.ones(1)))[0], by_hand, atol=ROUNDING)
     with pytest.raises(ValueError, match="activation"):
         network.linear_coefficients()
-    built = LinearTensorNetwork.from_map(lambda x: tensor @ x, 4, (v1, v2))
+    built = models.LinearTensorNetwork.from_map(lambda x: tensor @ x, 4, (v1, v2))
     np.testing.assert_allclose(built.data_tensor, tensor, atol=ROUNDING)
-    np.testing.assert_allclose(contract(tensor @ x, (v1, v2), skip=0), (tensor @ x) @ v2, atol=ROUNDING)
+    np.testing.assert_allclose(models.contract(tensor @ x, (v1, v2), skip=0), (tensor @ x) @ v2, atol=ROUNDING)
 
 
 @pytest.mark.parametrize(
     ("make", "name"),
     [
         (lambda: NETWORKS["diagonal2"].check(LinearData(jnp.ones((1, 4)), jnp.ones(1))), "inputs"),
-        (lambda: decomposition_of(NETWORKS["connected"]), "network"),
+        (lambda: models.decomposition_of(NETWORKS["connected"]), "network"),
     ],
 )
 def test_wrong_arguments_are_named(make, name):

@@ -3,27 +3,19 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from jaxflow import models
 from jaxflow.data import TokenData, random_sequences, random_tokens
-from jaxflow.losses import Exponential, Logistic
-from jaxflow.models import (
-    CombinedAttention,
-    ConcaveHead,
-    DiagonalAttention,
-    FactoredAttention,
-    MLPHead,
-    MultiHeadAttention,
-    PositionHeads,
-    attention_and_head,
-)
+from jaxflow.losses import Exponential, Logistic, Squared, Tail, as_loss, log_slope_excess
 from jaxflow.risk import EmpiricalRisk
 
-MODELS = [CombinedAttention, FactoredAttention, DiagonalAttention]
+MODELS = [models.CombinedAttention, models.FactoredAttention, models.DiagonalAttention]
 DATA, V = random_tokens(jax.random.key(0), 3, 4, 3)
 
 
-def make(model=CombinedAttention, head=V, loss="logistic", trainable=None, data=DATA):
+def make(model=models.CombinedAttention, head=V, loss="logistic", trainable=None, data=DATA):
     return EmpiricalRisk(data, loss, trainable), model.init(jax.random.key(1), data, head)
 
 
@@ -49,15 +41,15 @@ class Bump(eqx.Module):
 
 HEADS = {
     "linear": V,
-    "mlp": MLPHead(jax.random.normal(jax.random.key(2), (5, 3))),
-    "concave": ConcaveHead(V, 0.3),
+    "mlp": models.MLPHead(jax.random.normal(jax.random.key(2), (5, 3))),
+    "concave": models.ConcaveHead(V, 0.3),
     "closure": lambda x: jnp.sin(x[0]) - 0.3 * x[1],
     "module": Bump(V, 2.0, jnp.exp),
     "network": eqx.nn.MLP(3, "scalar", 4, 1, jnp.tanh, key=jax.random.key(3)),
 }
 CASES = {f"{m.__name__}, {h}": (m, HEADS[h]) for m in MODELS for h in ("linear", "mlp", "concave")}
-CASES |= {h: (CombinedAttention, HEADS[h]) for h in ("closure", "module", "network")}
-CASES |= {loss: (FactoredAttention, V, loss) for loss in ("exponential", "squared", "correlation")}
+CASES |= {h: (models.CombinedAttention, HEADS[h]) for h in ("closure", "module", "network")}
+CASES |= {loss: (models.FactoredAttention, V, loss) for loss in ("exponential", "squared", "correlation")}
 
 
 def assert_equals_autodiff(risk, start):
@@ -79,18 +71,22 @@ def test_equals_autodiff_where_that_does_not_underflow(name):
 
 def test_heads_trained_beside_attention_have_the_gradient_of_autodiff():
     data, v = random_sequences(jax.random.key(2), 3, 4, 3, k=2, self_attention=False, position_heads=True)
-    assert_equals_autodiff(*make(FactoredAttention, PositionHeads(v), trainable=attention_and_head, data=data))
-    scaled = assert_equals_autodiff(*make(head=HEADS["network"], trainable=attention_and_head))
+    assert_equals_autodiff(
+        *make(models.FactoredAttention, models.PositionHeads(v), trainable=models.attention_and_head, data=data)
+    )
+    scaled = assert_equals_autodiff(*make(head=HEADS["network"], trainable=models.attention_and_head))
     # W, and the weights and biases of two layers.
     assert len(jax.tree.leaves(scaled.gradient)) == 1 + 4
 
 
 @pytest.mark.parametrize(
-    ("part", "trainable"), [(CombinedAttention, None), (FactoredAttention, attention_and_head)], ids=["W", "KQ, joint"]
+    ("part", "trainable"),
+    [(models.CombinedAttention, None), (models.FactoredAttention, models.attention_and_head)],
+    ids=["W", "KQ, joint"],
 )
 def test_heads_in_parallel_have_the_gradient_of_autodiff(part, trainable):
     heads = jnp.stack([V, *jax.random.normal(jax.random.key(1), (2, 3))])
-    model = MultiHeadAttention.init(jax.random.key(1), DATA, heads, part)
+    model = models.MultiHeadAttention.init(jax.random.key(1), DATA, heads, part)
     scaled = assert_equals_autodiff(EmpiricalRisk(DATA, "logistic", trainable), model)
     assert scaled.multipliers.shape == (3, 3, 4)
 
@@ -106,7 +102,7 @@ def test_stays_of_order_one_at_any_distance(model):
     assert jnp.isfinite(scaled.log_norm)
 
 
-@pytest.mark.parametrize("model", [FactoredAttention, DiagonalAttention])
+@pytest.mark.parametrize("model", [models.FactoredAttention, models.DiagonalAttention])
 def test_the_flow_conserves_what_it_says(model):
     """Its derivative along the gradient is zero, without integrating."""
     risk, start = make(model)
@@ -149,11 +145,11 @@ def naive_risk(W, data, heads, causal):
     return total / (n * T)
 
 
-@pytest.mark.parametrize(("model", "causal"), [*((model, True) for model in MODELS), (CombinedAttention, False)])
+@pytest.mark.parametrize(("model", "causal"), [*((model, True) for model in MODELS), (models.CombinedAttention, False)])
 def test_several_outputs_have_the_gradient_of_the_definition(model, causal):
     """Causal with a head for each position, or neither."""
     data, v = random_sequences(jax.random.key(0), 2, 4, 3, causal=causal, position_heads=causal)
-    risk, start = make(model, PositionHeads(v) if causal else v, data=data)
+    risk, start = make(model, models.PositionHeads(v) if causal else v, data=data)
     params, frozen = eqx.partition(start, risk.filter(start))
 
     def naive(params):
@@ -182,13 +178,33 @@ def test_log_value_survives_underflow(loss):
     assert logs[-1] == pytest.approx(-1e6)
 
 
+def test_a_loss_of_ones_own_has_a_tail():
+    by_hand, logistic = as_loss(lambda q: jnp.log1p(jnp.exp(-q))), as_loss("logistic")
+    assert by_hand.tail is Tail.exponential
+    for q in (-3.0, 0.5, 40.0, 1e4):
+        there = jnp.array([q, q + 1.0])
+        ours, theirs = (loss.scaled_derivative(there, jnp.ones(2)) for loss in (by_hand, logistic))
+        # The tail's slope is known to 1e-7, from q = 128 on.
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
+        np.testing.assert_allclose(*(log_slope_excess(loss, there) for loss in (by_hand, logistic)), atol=128e-7)
+    # A power of q beside the exponential, however small.
+    assert as_loss(lambda q: jnp.exp(-q) * (2.0 + q**2) ** 0.01).tail is Tail.other
+
+
+def test_a_squared_loss_is_scaled_by_its_largest_residual():
+    scale, weights = Squared().scaled_derivative(jnp.array([3.0, 0.5]), jnp.ones(2))
+    np.testing.assert_allclose(jnp.exp(scale), 2.0, rtol=1e-15)
+    np.testing.assert_array_equal(weights, [1.0, -0.25])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model, name",
     [
-        (FactoredAttention(jnp.zeros((2, 4)), jnp.zeros((2, 4)), V), "K"),
-        (DiagonalAttention(jnp.zeros(2), jnp.zeros(2), V), "k"),
-        (MultiHeadAttention([CombinedAttention(jnp.eye(2), V)]), "W"),
+        (models.FactoredAttention(jnp.zeros((2, 4)), jnp.zeros((2, 4)), V), "K"),
+        (models.DiagonalAttention(jnp.zeros(2), jnp.zeros(2), V), "k"),
+        (models.MultiHeadAttention([models.CombinedAttention(jnp.eye(2), V)]), "W"),
     ],
 )
 def test_wrong_shapes_name_the_parameter(model, name):

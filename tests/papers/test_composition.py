@@ -13,7 +13,7 @@ from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import composed_instances as composed
 from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, FlowEnd, key_of
-from jaxflow.papers.tarzanagh2023.fig8 import EXPONENTS, by_threshold, rank_correlation
+from jaxflow.papers.tarzanagh2023.fig8 import EXPONENTS, by_threshold
 from tests.papers.recorded import changed, numbers_of
 
 TINY = composed.Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2), small=4.0)
@@ -151,11 +151,3 @@ def test_what_is_drawn_are_means_of_kept_instances() -> None:
         np.testing.assert_allclose(line.get_ydata(), numbers.instances.svmeq[d, kept[d]].mean(axis=0), rtol=1e-12)
     none_kept = changed(numbers, ("instances.fate", composed.Fate.between))
     assert all(np.all(np.isnan(line.get_ydata())) for line in draw_figure(none_kept).axes[0].lines[:4])
-
-
-def test_rank_correlation_sees_order_alone() -> None:
-    x = np.array([3.0, 1.0, 2.0, 10.0])
-    assert rank_correlation(x, np.exp(x)) == pytest.approx(1.0)
-    assert rank_correlation(x, -(x**3)) == pytest.approx(-1.0)
-    # 1 - 6 Σ d² / (n (n² - 1)) with d = (0, 0, 1, -1).
-    assert rank_correlation(np.arange(4.0), np.array([0.0, 1.0, 3.0, 2.0])) == pytest.approx(0.8)

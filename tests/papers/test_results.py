@@ -7,29 +7,14 @@ import numpy as np
 import pytest
 
 from jaxflow.data import optimal_tokens, random_tokens
-from jaxflow.losses import Exponential, Logistic, Squared
+from jaxflow.losses import Squared
 from jaxflow.margin import AssumptionStatus, attention_svm, enumerate_selections, solve
 from jaxflow.models import token_scores
-from jaxflow.papers import independent
 from jaxflow.papers.boix2023.beyond_assumptions import draw
 from jaxflow.papers.independent import margin_rows, tokens_of
-from jaxflow.papers.results import adam_order, hypotheses, multistart, rate_law
+from jaxflow.papers.results import adam_order, hypotheses, multistart
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case
-from jaxflow.risk import EmpiricalRisk
 from tests.papers.recorded import changed, entry_of, numbers_of
-
-
-@pytest.mark.parametrize("name", rate_law.FAMILIES)
-@pytest.mark.parametrize(("loss", "called"), [(Exponential(), "exponential"), (Logistic(), "logistic")])
-def test_the_flow_in_numpy_has_the_field_of_this_library(name: str, loss: Any, called: str) -> None:
-    data, model = rate_law.start(jax.random.key(3), name)
-    given, parts = independent.given_and_start(data, model)
-    # e^s of the clock log(1 + t).
-    down = independent.descent_direction(given, independent.product(name, parts), called, 0.7)
-    found = independent.pulled(name, parts, down)
-    scaled = EmpiricalRisk(data, loss).scaled_gradient(model)
-    wanted = [-np.asarray(g) * np.exp(0.7 + scaled.log_scale) for g in jax.tree.leaves(scaled.gradient)]
-    np.testing.assert_allclose(found, np.stack(wanted[: len(parts)]), rtol=1e-10, atol=1e-13)
 
 
 def test_the_multipliers_in_scipy_are_those_of_the_program() -> None:

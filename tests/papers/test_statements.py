@@ -93,20 +93,12 @@ ROWS = [
     row("tarzanagh2023/equal-scores", [*lost("cells"), ("cells.target_attention", 0.5)], "..OOOOOO"),
     # A lost sequence counts where the rest is certified.
     row("tarzanagh2023/equal-scores", [*lost("cells"), ("cells.flow_gap lost_gap", 1.0)], "..OOOOOO"),
-    row(
-        "tarzanagh2023/equal-scores",
-        [*lost("cells"), ("cells.flow_gap", 1.0), ("cells.lost_gap", 1e-12)],
-        "..CCCCCC",
-    ),
+    row("tarzanagh2023/equal-scores", [*lost("cells"), ("cells.flow_gap", 1.0), ("cells.lost_gap", 1e-12)], "..CCCCCC"),
     row("tarzanagh2023/nearly-equal-scores", lost("single"), ".C."),
     # One instance is lost at every spread; where it is not certified at one of them it is open.
     row("tarzanagh2023/nearly-equal-scores", lost("single", np.s_[:, 0]), ".C.", contradicted={1: 1}),
-    row(
-        "tarzanagh2023/nearly-equal-scores",
-        [*lost("single", np.s_[:, 0]), ("single.flow_gap lost_gap", 1.0, (1, 0))],
-        ".O.",
-        undecided={1: 1},
-    ),
+    row("tarzanagh2023/nearly-equal-scores",
+        [*lost("single", np.s_[:, 0]), ("single.flow_gap lost_gap", 1.0, (1, 0))], ".O.", undecided={1: 1}),
     # Theorem 6 is judged where Assumption C holds, and a first step that the statement does not allow is outside.
     row("tarzanagh2023/assumptions", lost("flows"), "...CC"),
     row("tarzanagh2023/descents", lost("flows"), "..CCNCCN.."),
@@ -140,16 +132,11 @@ ROWS = [
     row("tarzanagh2023/cones", [("choices.d", 6)], "HCNCHN"),
     row("tarzanagh2023/sequence-paths", [("choices.depth anywhere", 0.2)], ".{8}C.*"),
     row("tarzanagh2023/sequence-paths", [("choices.optimal", True), ("choices.anywhere", np.inf)], ".{9}H.{3}H.{3}H"),
-    row(
-        "tarzanagh2023/sequence-paths",
+    row("tarzanagh2023/sequence-paths",
         [("choices.status", SelectionStatus.local), ("choices.empty", True), ("choices.depth", 0.2)],
-        ".{7}H.{3}H.{3}H..",
-    ),
-    row(
-        "tarzanagh2023/sequence-paths",
-        [("choices.status", SelectionStatus.local), ("choices.empty", False), ("choices.depth", -0.1)],
-        ".{6}C.*",
-    ),
+        ".{7}H.{3}H.{3}H.."),
+    row("tarzanagh2023/sequence-paths",
+        [("choices.status", SelectionStatus.local), ("choices.empty", False), ("choices.depth", -0.1)], ".{6}C.*"),
     # Feasibility is asked at the bound and above.
     row("tarzanagh2023/feasibility", [("programs.result", INFEASIBLE), ("programs.separated", False)], "CCCC.."),
     # Limits of sequences are local, and those of their program. The better of two bounds certifies them, and what is

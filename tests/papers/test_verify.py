@@ -24,22 +24,12 @@ from jaxflow.papers.tarzanagh2023.verify import (
     follow,
     hypotheses,
     inequalities,
+    instances,
     local_convergence,
     path_limits,
     sequences,
 )
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
-from jaxflow.papers.tarzanagh2023.verify.instances import (
-    apart,
-    choices_of_tokens,
-    explicit_case,
-    factors,
-    instance,
-    padded,
-    smoothness,
-    stack,
-    unit,
-)
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores as draw_equal_scores
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.risk import EmpiricalRisk
@@ -52,14 +42,14 @@ def silent(line: str) -> None:
 
 
 def test_the_explicit_case_by_descent_leaves_the_optimal_token() -> None:
-    data, head = explicit_case()
+    data, head = instances.explicit_case()
     best = optimal_tokens(token_scores(data, head), data.visible)
     aim = solve(attention_svm(data, best, "frobenius"))
     assert int(aim.result) == ProgramResult.optimal
     # By hand: w_1 >= 1 and −1.5 w_1 + 1.3 w_2 >= 1, both tight.
     assert jnp.allclose(aim.primal, jnp.array([[1.0, 0.0], [2.5 / 1.3, 0.0]]), atol=1e-12)
     risk, W = EmpiricalRisk(data, Logistic()), jnp.zeros((2, 2))
-    rate = 1.0 / smoothness(data, head, 0.25, 1.0)
+    rate = 1.0 / instances.smoothness(data, head, 0.25, 1.0)
 
     @jax.jit
     def descend(W: Any) -> Any:
@@ -89,7 +79,7 @@ def test_drawn_scores_are_equal_to_the_last_bit() -> None:
 def test_padding_changes_no_gradient() -> None:
     data, head = draw_equal_scores(jax.random.key(4), 2, 3, 2)
     start = jax.random.normal(jax.random.key(5), (2, 2))
-    wide = padded(instance(data, head, start), (3, 4, 5))
+    wide = instances.padded(instances.instance(data, head, start), (3, 4, 5))
     one: Any = EmpiricalRisk(data, Logistic(), reduction="sum").scaled_gradient(CombinedAttention(start, head))
     two: Any = EmpiricalRisk(wide.data, Logistic(), reduction="sum").scaled_gradient(
         CombinedAttention(wide.start, wide.head)
@@ -115,9 +105,9 @@ def test_drawn_programs_have_the_sizes_asked_for() -> None:
 def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
     # Equal scores and one sequence: the optimal token's direction is the only one.
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
-    given = instance(data, head)
+    given = instances.instance(data, head)
     aim = solve(attention_svm(data, given.target, "frobenius")).primal
-    given = instance(data, head, 20.0 * aim + jax.random.normal(jax.random.key(2), aim.shape))
+    given = instances.instance(data, head, 20.0 * aim + jax.random.normal(jax.random.key(2), aim.shape))
     near = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], given)
     after, found = local_convergence.descents(near, 5)
     # A thousand times the share of a step squared.
@@ -128,7 +118,7 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
 
 def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
-    given = stack([padded(instance(data, head)) for _ in range(3)])
+    given = instances.stack([instances.padded(instances.instance(data, head)) for _ in range(3)])
     starts = []
 
     def block(part: Any) -> Table:
@@ -192,11 +182,14 @@ def test_points_of_paths_are_compared_with_their_program() -> None:
 
 def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
     W = np.random.default_rng(0).normal(size=(2, 3, 3))
-    K, Q = factors(W, 3)
+    K, Q = instances.factors(W, 3)
     assert np.allclose(K @ np.swapaxes(Q, 1, 2), W)
     assert np.allclose(np.swapaxes(K, 1, 2) @ K, np.swapaxes(Q, 1, 2) @ Q)
-    assert np.allclose(apart(W, -3.0 * W), 2.0) and np.all(unit(np.zeros((1, 2, 2))) == 0)
-    assert choices_of_tokens(2, 3).shape == (9, 2) and len({tuple(x) for x in choices_of_tokens(2, 3)}) == 9
+    assert np.allclose(instances.apart(W, -3.0 * W), 2.0) and np.all(instances.unit(np.zeros((1, 2, 2))) == 0)
+    assert (
+        instances.choices_of_tokens(2, 3).shape == (9, 2)
+        and len({tuple(x) for x in instances.choices_of_tokens(2, 3)}) == 9
+    )
 
 
 def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:

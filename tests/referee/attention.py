@@ -15,21 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.referee import programs
 from tests.referee.flow import LEAD, Settled, Tokens, lead_of, logits_of, multipliers
-from tests.referee.programs import (
-    EXCESS,
-    NORMS,
-    OPEN,
-    RIGHT,
-    Judgement,
-    at_margin_one,
-    dual_norm,
-    judge_infeasible,
-    lower_bound,
-    norm_of,
-    unsettled,
-    wrong_if,
-)
 
 # A token whose margin is less than `SUPPORT` above one is support, one that is more than `CLEAR` above is not; a
 # direction whose excess is 1e-8 has margins that are good to its root, and between the two nothing can be said.
@@ -58,28 +45,28 @@ DIRECTIONS = ("globally_optimal", "locally_optimal", "not_locally_optimal")
 AWAY = "said a point: a plain path goes to infinity"
 
 
-def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
+def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> programs.Judgement:
     """Of instance `i`, whose plain path ended at `path`."""
-    if claim.outcome in OPEN:
-        return Judgement("undecided", claim.outcome)
+    if claim.outcome in programs.OPEN:
+        return programs.Judgement("undecided", claim.outcome)
     if claim.outcome == "finite_stationary_point":
         return _point(data, claim, path, i)
     if ((claim.selected < 0) & data.queries[i].any(-1)).any():
-        return Judgement("wrong", "said that a query that is not zero keeps all tokens")
+        return programs.Judgement("wrong", "said that a query that is not zero keeps all tokens")
     rows = flat(kind, constraints(data, claim.selected, i))
     if claim.outcome == "infeasible_program":
-        return judge_infeasible(rows)
+        return programs.judge_infeasible(rows)
     if claim.outcome not in DIRECTIONS:
-        return Judgement("unverified", claim.outcome)
-    W, norm = flat(kind, claim.direction[None])[0], NORMS[kind]
+        return programs.Judgement("unverified", claim.outcome)
+    W, norm = flat(kind, claim.direction[None])[0], programs.NORMS[kind]
     margins = rows @ W
-    said = at_margin_one(margins)
-    if said == RIGHT:
-        excess = norm_of(norm, W) / margins.min() / lower_bound(norm, rows, claim.dual) - 1.0
-        said = wrong_if(not excess <= EXCESS, f"excess {excess:.2e} over the program's optimum")
-    if said == RIGHT:
+    said = programs.at_margin_one(margins)
+    if said == programs.RIGHT:
+        excess = programs.norm_of(norm, W) / margins.min() / programs.lower_bound(norm, rows, claim.dual) - 1.0
+        said = programs.wrong_if(not excess <= programs.EXCESS, f"excess {excess:.2e} over the program's optimum")
+    if said == programs.RIGHT:
         said = _definition(data, claim, margins, i)
-    return _path(kind, data, claim, path, i) if said == RIGHT else said
+    return _path(kind, data, claim, path, i) if said == programs.RIGHT else said
 
 
 def constraints(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
@@ -107,35 +94,35 @@ def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
     return np.einsum("mdd->md", matrices) if kind == "diagonal" else matrices.reshape(len(matrices), -1)
 
 
-def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> Judgement:
+def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> programs.Judgement:
     scores, less = data.scores[i], beaten(data, claim.selected, i)
     chosen = scores[np.arange(len(scores)), claim.selected]
     support, clear = margins <= 1.0 + SUPPORT, margins > 1.0 + CLEAR
     best = bool(((scores.max(-1) == chosen) | (claim.selected < 0)).all())
     if claim.status == "global_":
-        return wrong_if(not best, "said global: a token scores more")
+        return programs.wrong_if(not best, "said global: a token scores more")
     if best:
-        return Judgement("wrong", f"said {claim.status}: the tokens are the best of all")
+        return programs.Judgement("wrong", f"said {claim.status}: the tokens are the best of all")
     if claim.status == "local":
-        return wrong_if((support & ~less).any(), "said local: a support token scores more")
+        return programs.wrong_if((support & ~less).any(), "said local: a support token scores more")
     if claim.status == "not_local":
-        return wrong_if(not (~clear & ~less).any(), "said not local: no support token scores more")
-    return Judgement("unverified", f"status {claim.status}")
+        return programs.wrong_if(not (~clear & ~less).any(), "said not local: no support token scores more")
+    return programs.Judgement("unverified", f"status {claim.status}")
 
 
-def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
+def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> programs.Judgement:
     """Whether a plain integration goes where the claim says."""
     if path.lead[i] < LEAD:
-        return unsettled("the plain path has not settled")
+        return programs.unsettled("the plain path has not settled")
     if (path.selected[i] == claim.selected).all():
-        return RIGHT
+        return programs.RIGHT
     # Settled elsewhere: a limit where no token that scores more is near the support, and where nothing grows faster
     # than the weights, which the path's own multipliers tell. Else it has not gone far enough to speak of.
     margins = flat(kind, constraints(data, path.selected[i], i)) @ flat(kind, path.W[[i]])[0]
     near = margins <= (1.0 + NEAR) * margins.min()
     if beaten(data, path.selected[i], i)[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
-        return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
-    return unsettled("the plain path is in transit on other tokens")
+        return programs.Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
+    return programs.unsettled("the plain path is in transit on other tokens")
 
 
 def own_gap(kind: str, data: Tokens, W: np.ndarray) -> float:
@@ -144,26 +131,30 @@ def own_gap(kind: str, data: Tokens, W: np.ndarray) -> float:
     p = multipliers(logits_of(data, W[None]), data.scores)
     G = np.einsum("nt,ntd,ne->de", p[0], data.tokens[0], data.queries[0])
     g, w = (flat(kind, x[None])[0] for x in (G, W))
-    return norm_of(NORMS[kind], w) * dual_norm(NORMS[kind], g) / (g @ w) - 1.0 if g @ w > 0 else np.inf
+    return (
+        programs.norm_of(programs.NORMS[kind], w) * programs.dual_norm(programs.NORMS[kind], g) / (g @ w) - 1.0
+        if g @ w > 0
+        else np.inf
+    )
 
 
-def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
+def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> programs.Judgement:
     lead, _ = lead_of(data.take([i]), logits_of(data.take([i]), claim.direction[None]))
     # On the way to a point a path has its lead at most: one that has twice as much has passed it.
     if path.lead[i] >= max(LEAD, 2.0 * lead[0]):
-        return Judgement("wrong", AWAY, True)
+        return programs.Judgement("wrong", AWAY, True)
     if path.balance[i] * STATIONARY < 1.0 and path.balance[i] > 0:
-        return unsettled("the plain path has not come to rest")
+        return programs.unsettled("the plain path has not come to rest")
     distance = np.linalg.norm(path.W[i] - claim.direction) / max(1.0, np.linalg.norm(claim.direction))
     if distance > 1e-3:
-        return Judgement("wrong", f"a plain path rests {distance:.1e} away (lead {lead[0]:.1f})", True)
-    return RIGHT
+        return programs.Judgement("wrong", f"a plain path rests {distance:.1e} away (lead {lead[0]:.1f})", True)
+    return programs.RIGHT
 
 
-def judge_rest(claim: Claim, beta: np.ndarray) -> Judgement:
+def judge_rest(claim: Claim, beta: np.ndarray) -> programs.Judgement:
     """Of a point, by where an accurate path of diagonal attention rests."""
     distance = np.linalg.norm(np.diag(claim.direction) - beta) / max(1.0, np.linalg.norm(beta))
-    return wrong_if(distance > 1e-3, f"an accurate path rests {distance:.1e} away")
+    return programs.wrong_if(distance > 1e-3, f"an accurate path rests {distance:.1e} away")
 
 
 # The draws. Every kind is a change of ordinary instances: tokens, queries and value vector on the unit sphere.

@@ -16,25 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.referee import programs
 from tests.referee.paths import Path, Vectors, alive, at_rest, coefficients, follow_in
-from tests.referee.programs import (
-    EXCESS,
-    EXISTS,
-    NORMS,
-    OPEN,
-    RIGHT,
-    Judgement,
-    at_margin_one,
-    feasible,
-    judge_infeasible,
-    kkt_residual,
-    lower_bound,
-    modes,
-    norm_of,
-    spectral_dual,
-    unsettled,
-    wrong_if,
-)
 
 # Of a point, by one path at rtol 1e-10: nearer than this the plain flow cannot tell, and a second one is not run.
 AGREES = 1e-7
@@ -65,81 +48,86 @@ class Claim(NamedTuple):
     dual: np.ndarray
 
 
-def judge_point(kind: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: Claim) -> Judgement:
+def judge_point(kind: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: Claim) -> programs.Judgement:
     """Of a regression: one instance, `(n, d)`, and the layers of its start."""
-    if claim.outcome in OPEN:
-        return Judgement("undecided", claim.outcome)
+    if claim.outcome in programs.OPEN:
+        return programs.Judgement("undecided", claim.outcome)
     if claim.outcome == "prediction_contradicted":
-        return Judgement("wrong", "said that an interpolation is below the least value of all")
+        return programs.Judgement("wrong", "said that an interpolation is below the least value of all")
     if claim.outcome not in ("limit_point", "finite_stationary_point"):
-        return Judgement("unverified", claim.outcome)
+        return programs.Judgement("unverified", claim.outcome)
     X, y, beta = data.inputs, data.targets, claim.beta
     if not np.isfinite(beta).all():
-        return Judgement("wrong", "the point is not finite")
+        return programs.Judgement("wrong", "the point is not finite")
     rounding = 1e-13 * (np.abs(X) @ np.abs(beta)).max()
     miss = np.abs(X @ beta - y).max()
     # Points are said to fit to 1e-13 where the flow stopped; a polished one has the error that is claimed.
     slack = claim.error * np.linalg.norm(X, 2) * np.linalg.norm(beta) if np.isfinite(claim.error) else 0.0
     if claim.outcome == "limit_point" and miss > 1e-11 * np.abs(y).max() + rounding + 2 * slack:
-        return Judgement("wrong", f"said to interpolate: misses by {miss:.1e}")
+        return programs.Judgement("wrong", f"said to interpolate: misses by {miss:.1e}")
     first = follow_in(kind, data, theta, "squared")
     if first is None:
-        return unsettled("the plain flow has not come to rest")
+        return programs.unsettled("the plain flow has not come to rest")
     size = max(np.linalg.norm(first), np.linalg.norm(beta))
     # Of a limit at zero, what the start was counts.
     size = max(size, 1e-3 * float(np.linalg.norm(coefficients(kind, theta))), np.finfo(float).tiny)
     allowed = 2 * claim.error if np.isfinite(claim.error) else LOOSE
     if np.linalg.norm(first - beta) <= (AGREES + allowed) * size:
-        return RIGHT
+        return programs.RIGHT
     second = follow_in(kind, data, theta, "squared", rtol=1e-12)
     if second is None:
-        return unsettled("the plain flow has not come to rest")
+        return programs.unsettled("the plain flow has not come to rest")
     own, apart = (np.linalg.norm(second - x) / size for x in (first, beta))
     if apart <= allowed + 10 * own + 1e-8:
-        return Judgement("right" if own < BLURRED else "unverified", "the plain flow has too few digits")
+        return programs.Judgement("right" if own < BLURRED else "unverified", "the plain flow has too few digits")
     if own > BLURRED:
-        return Judgement("unverified", "the plain flow has too few digits")
-    return Judgement(
+        return programs.Judgement("unverified", "the plain flow has too few digits")
+    return programs.Judgement(
         "wrong", f"said point: a plain flow ends {apart:.1e} away, said {claim.error:.1e} by {claim.source}"
     )
 
 
 def judge_direction(
     kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, claim: Claim, path: Path
-) -> Judgement:
+) -> programs.Judgement:
     """Of a classification: one instance, the layers of its start, and the plain path from it."""
-    if claim.outcome in OPEN:
-        return Judgement("undecided", claim.outcome)
+    if claim.outcome in programs.OPEN:
+        return programs.Judgement("undecided", claim.outcome)
     rows, size = scaled_rows(data)
     if claim.outcome == "finite_stationary_point":
         return _finite(kind, data, theta, loss, claim, rows, path)
     if claim.outcome == "infeasible_program":
-        return judge_infeasible(rows)
+        return programs.judge_infeasible(rows)
     if claim.outcome not in ("globally_optimal", "locally_optimal", "prediction_contradicted"):
-        return Judgement("unverified", claim.outcome)
-    free, norm = alive(kind, theta), NORMS[kind]
+        return programs.Judgement("unverified", claim.outcome)
+    free, norm = alive(kind, theta), programs.NORMS[kind]
     if claim.outcome == "prediction_contradicted":
-        if free.all() and feasible(rows) > EXISTS:
-            return Judgement("wrong", "said contradicted: the theorem holds from this start")
-        return Judgement("unverified", "said contradicted, from a start with coordinates that are not free")
+        if free.all() and programs.feasible(rows) > programs.EXISTS:
+            return programs.Judgement("wrong", "said contradicted: the theorem holds from this start")
+        return programs.Judgement("unverified", "said contradicted, from a start with coordinates that are not free")
     with np.errstate(over="ignore", invalid="ignore"):
         beta = claim.beta * size
-        said = at_margin_one(rows @ beta)
-    if said != RIGHT:
+        said = programs.at_margin_one(rows @ beta)
+    if said != programs.RIGHT:
         return said
-    used = np.abs(modes(norm, beta))
+    used = np.abs(programs.modes(norm, beta))
     if len(free) == len(used) and (used[~free] > OFF * used.max()).any():
-        return Judgement("wrong", "a coordinate is used that stays zero from this start")
+        return programs.Judgement("wrong", "a coordinate is used that stays zero from this start")
     if claim.outcome == "globally_optimal":
-        excess = norm_of(norm, beta) / lower_bound(norm, rows, claim.dual) - 1.0
-        if not excess <= EXCESS and norm == "spectral":
+        excess = programs.norm_of(norm, beta) / programs.lower_bound(norm, rows, claim.dual) - 1.0
+        if not excess <= programs.EXCESS and norm == "spectral":
             # The claim's multipliers may be poor ones.
-            excess = min(excess, norm_of(norm, beta) / lower_bound(norm, rows, spectral_dual(rows)) - 1.0)
-        said = wrong_if(not excess <= EXCESS, f"said optimal: excess {excess:.2e} over the program's optimum")
+            excess = min(
+                excess,
+                programs.norm_of(norm, beta) / programs.lower_bound(norm, rows, programs.spectral_dual(rows)) - 1.0,
+            )
+        said = programs.wrong_if(
+            not excess <= programs.EXCESS, f"said optimal: excess {excess:.2e} over the program's optimum"
+        )
     else:
-        residual = kkt_residual(norm, len(theta), rows, beta, OFF)
-        said = wrong_if(not residual <= KKT, f"said stationary: KKT residual {residual:.1e}")
-    return _path(norm, rows, beta, claim, path, len(theta)) if said == RIGHT else said
+        residual = programs.kkt_residual(norm, len(theta), rows, beta, OFF)
+        said = programs.wrong_if(not residual <= KKT, f"said stationary: KKT residual {residual:.1e}")
+    return _path(norm, rows, beta, claim, path, len(theta)) if said == programs.RIGHT else said
 
 
 def scaled_rows(data: Vectors) -> tuple[np.ndarray, float]:
@@ -150,31 +138,31 @@ def scaled_rows(data: Vectors) -> tuple[np.ndarray, float]:
 
 def _finite(
     kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, claim: Claim, rows: np.ndarray, path: Path
-) -> Judgement:
+) -> programs.Judgement:
     if not at_rest(kind, theta, data, loss):
         if path.margin > MARGIN:
-            return Judgement("wrong", "said finite: a plain path goes to infinity")
-        if feasible(rows) > EXISTS and alive(kind, theta).all() and len(theta) == 2:
-            return unsettled("said finite: data are separable, the plain path is short")
+            return programs.Judgement("wrong", "said finite: a plain path goes to infinity")
+        if programs.feasible(rows) > programs.EXISTS and alive(kind, theta).all() and len(theta) == 2:
+            return programs.unsettled("said finite: data are separable, the plain path is short")
     found = follow_in(kind, data, theta, loss)
     if found is None:
-        return unsettled("the plain flow has not come to rest")
+        return programs.unsettled("the plain flow has not come to rest")
     size = max(np.linalg.norm(found), np.linalg.norm(claim.beta), np.finfo(float).tiny)
     apart = np.linalg.norm(found - claim.beta) / size
-    return wrong_if(apart > LOOSE, f"said finite: a plain flow rests {apart:.1e} away")
+    return programs.wrong_if(apart > LOOSE, f"said finite: a plain flow rests {apart:.1e} away")
 
 
-def _path(norm: str, rows: np.ndarray, beta: np.ndarray, claim: Claim, path: Path, depth: int) -> Judgement:
+def _path(norm: str, rows: np.ndarray, beta: np.ndarray, claim: Claim, path: Path, depth: int) -> programs.Judgement:
     """Whether a plain path goes where the claim says; to the optimum of a convex program it may be slow to come."""
     if not path.margin > MARGIN:
-        return unsettled("the plain path has not gone far")
+        return programs.unsettled("the plain path has not gone far")
     there = path.beta / (rows @ path.beta).min()
     if np.linalg.norm(there - beta) <= NEAR * np.linalg.norm(beta):
-        return RIGHT
+        return programs.RIGHT
     if claim.outcome == "globally_optimal":
-        near = norm_of(norm, there) <= (1.0 + NEAR) * norm_of(norm, beta)
+        near = programs.norm_of(norm, there) <= (1.0 + NEAR) * programs.norm_of(norm, beta)
         # Of nearly the least norm, at margin one: optima may be many, or flat.
-        return Judgement("right" if near else "unverified", "the plain path is in transit", not near)
-    if path.turn < STANDS and kkt_residual(norm, depth, rows, there, OFF) < STANDS:
-        return Judgement("wrong", "a plain path stands at another stationary point", True)
-    return unsettled("the plain path is in transit")
+        return programs.Judgement("right" if near else "unverified", "the plain path is in transit", not near)
+    if path.turn < STANDS and programs.kkt_residual(norm, depth, rows, there, OFF) < STANDS:
+        return programs.Judgement("wrong", "a plain path stands at another stationary point", True)
+    return programs.unsettled("the plain path is in transit")

@@ -72,33 +72,6 @@ def claim_of(outcome: str, beta: np.ndarray, error: float = 1e-12, n: int = 3) -
     return networks.Claim(outcome, beta, error, "tolerances", np.ones(n))
 
 
-@pytest.mark.parametrize("model", ["diagonal network", "deep network", "convolutional network", "matrix sensing"])
-@pytest.mark.parametrize("depth", [2, 3])
-def test_plain_gradients_are_those_of_the_products(model: str, depth: int) -> None:
-    rng = np.random.default_rng(1)
-    kind = draws.Kind("small", "logistic", depth, "random", 1.0)
-    data = draws.ordinary(rng, kind, model, 1).take(0)
-    theta = tuple(w[0] for w in draws.start(rng, kind, model, 1))
-    layers = paths.split_as(theta)
-
-    def descent(flat: np.ndarray) -> np.ndarray:
-        p, _ = paths.pushes("logistic", data, paths.coefficients(model, layers(flat)))
-        return paths.joined(paths.pulled(model, layers(flat), p @ data.inputs))
-
-    def loss(flat: np.ndarray) -> float:
-        outputs = data.inputs @ paths.coefficients(model, layers(flat))
-        return float(np.logaddexp(0.0, -data.targets * outputs).sum())
-
-    flat, h = paths.joined(theta), 1e-6
-    sides = [(flat + h * e, flat - h * e) for e in np.eye(len(flat))]
-    # Central differences err by h² and by rounding over h.
-    slopes = np.array([(loss(up) - loss(down)) / (2 * h) for up, down in sides])
-    np.testing.assert_allclose(descent(flat), -slopes, rtol=0, atol=1e-7)
-    p, slope = paths.pushes("logistic", data, paths.coefficients(model, theta))
-    columns = np.stack([(descent(up) - descent(down)) / (2 * h) for up, down in sides], 1)
-    np.testing.assert_allclose(paths.curvature(model, theta, data.inputs, p, slope), columns, rtol=0, atol=1e-7)
-
-
 def test_points_are_judged_by_their_own_error() -> None:
     # From the identity a deep network never leaves the span of the inputs: its limit is the least-norm point.
     data, theta, _ = run.drawn("deep network", "regression, identity", 1)

@@ -12,16 +12,6 @@ import xarray
 import jaxflow as jf
 from jaxflow._core import Code, Outcome, SelectionStatus
 from jaxflow.report import study_html
-from jaxflow.study import (
-    AbstractExperiment,
-    OtherStudy,
-    Study,
-    TwoResults,
-    percentages,
-    status,
-    summary,
-    to_dataframe,
-)
 from tests.study.cheap import HostExperiment, cheap, payload, small_study, tiny_study
 
 ONES = np.ones(4)
@@ -56,7 +46,7 @@ if np.longdouble is not np.float64:
     ODD["wide"] = (GOOD | {"value": np.ones(4, np.longdouble)}, "numbers and Booleans of up to 64 bits")
 
 
-class Blockwise(AbstractExperiment):
+class Blockwise(jf.study.AbstractExperiment):
     """Of blocks alone."""
 
     def setup(self, key, d=2, parametrization="W"):
@@ -84,14 +74,14 @@ def test_odd_results(how, tmp_path):
         with study.run(path, progress=False) as results:
             shape = (1, 1, 7, 100_000) if how == "huge" else (1, 1, 7)
             assert results["value"].shape == shape and int((results["outcome"] == 1).sum()) == 7
-        assert status(path, verify=True).complete
+        assert jf.study.status(path, verify=True).complete
         return
     for _ in range(2):
         with pytest.raises(ValueError, match=message) as error:
             study.run(path, progress=False)
         assert str(error.value).startswith("results of Odd: ") and "\n" not in str(error.value)
         # Nothing of the block was written, and the store can be continued.
-        assert status(path, verify=True).blocks == 0
+        assert jf.study.status(path, verify=True).blocks == 0
     assert not list(path.rglob("c/0/0/*"))
 
 
@@ -147,7 +137,7 @@ def test_a_mismatch_is_found_before_anything_is_computed(tmp_path):
     ]:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.zarr"
         with pytest.raises(ValueError, match=message):
-            Study(changes, factors, trials=2, block=2).run(path, progress=False)
+            jf.study.Study(changes, factors, trials=2, block=2).run(path, progress=False)
         assert not list(path.rglob("c/**/0/0")) and computed == []
 
 
@@ -166,7 +156,7 @@ class Uneven(Blockwise):
 
 def test_results_of_several_lengths_are_filled_up(tmp_path):
     path, filled = tmp_path / "r.zarr", [[0, 1, -1, -1], [0, 1, 2, 3], [0, 1, 2, -1]]
-    study = Study(Uneven(), {"d": [2, 4, 3]}, trials=3, block=2)
+    study = jf.study.Study(Uneven(), {"d": [2, 4, 3]}, trials=3, block=2)
     with study.run(path, progress=False) as results:
         assert results["value"].dtype == np.int16 and results["value"].attrs["padding_value"] == -1
         assert results["value"].isel(trial=2).values.tolist() == filled
@@ -178,10 +168,10 @@ def test_results_of_several_lengths_are_filled_up(tmp_path):
     (path / "value/c/2/0/0").unlink()
     study.run(path, progress=False).close()
     assert payload(path) == before and study.status(path).complete
-    with Study(Uneven(), {"d": [2, 4, 3]}, trials=5, block=2).run(path, progress=False) as results:
+    with jf.study.Study(Uneven(), {"d": [2, 4, 3]}, trials=5, block=2).run(path, progress=False) as results:
         assert results["value"].isel(trial=4).values.tolist() == filled
     # Of one length nothing is filled up, and the store is the one that it was before there was a padding.
-    with Study(Uneven(), {"d": [3]}, trials=3, block=2).run(tmp_path / "one.zarr", progress=False) as results:
+    with jf.study.Study(Uneven(), {"d": [3]}, trials=3, block=2).run(tmp_path / "one.zarr", progress=False) as results:
         assert results["value"].shape == (1, 3, 3) and "padding_value" not in results["value"].attrs
         assert "-1" not in results.attrs["layout"]
 
@@ -202,7 +192,9 @@ def test_an_experiment_that_is_no_function_of_its_key(trials, tmp_path):
     if trials == 7:
         (path / "outcome/c/0/0/1").unlink()
     before = payload(path)
-    with pytest.raises(TwoResults, match="value of trials 0 to 3 at .* no function of its key, or has changed since"):
+    with pytest.raises(
+        jf.study.TwoResults, match="value of trials 0 to 3 at .* no function of its key, or has changed since"
+    ):
         tiny_study(Odd(), trials=trials).run(path, progress=False)
     numbers = {name: data for name, data in payload(path).items() if "value/c/" in name}
     assert numbers == {name: data for name, data in before.items() if "value/c/" in name}
@@ -238,7 +230,7 @@ def test_an_experiment_that_goes_to_another_folder(tmp_path, tiny, monkeypatch):
 )
 def test_another_spec(changes, message, copy, tiny):
     other = tiny_study(**changes)
-    with pytest.raises(OtherStudy, match=f"belongs to another study: .*{message}"):
+    with pytest.raises(jf.study.OtherStudy, match=f"belongs to another study: .*{message}"):
         other.run(copy, progress=False)
     for use in (other.status, other.plot):
         with pytest.raises(ValueError, match="belongs to another study"):
@@ -247,7 +239,7 @@ def test_another_spec(changes, message, copy, tiny):
 
 
 def test_other_settings_of_jax(copy, tiny):
-    with jax.enable_x64(False), pytest.raises(OtherStudy, match="jax_enable_x64 True then, False now"):
+    with jax.enable_x64(False), pytest.raises(jf.study.OtherStudy, match="jax_enable_x64 True then, False now"):
         tiny_study().run(copy, progress=False)
     assert payload(copy) == tiny[0]
 
@@ -265,28 +257,28 @@ def toss(key, bias=0.5):
 
 
 def test_outcomes_of_its_own_are_stored_counted_and_told(tmp_path):
-    path, study = tmp_path / "coins.zarr", Study(toss, {"bias": [0.2, 0.8]}, trials=50, block=32)
+    path, study = tmp_path / "coins.zarr", jf.study.Study(toss, {"bias": [0.2, 0.8]}, trials=50, block=32)
     results = study.run(path, progress=False).load()
     names = jf.study.decode(results["outcome"])
     assert set(np.unique(names)) <= {"heads", "tails", "edge"}
     for at, bias in enumerate((0.2, 0.8)):
         again = [str(study.replay(trial=trial, bias=bias)["outcome"]) for trial in range(3)]
         assert again == names.values[at, :3].tolist()
-    counts = status(path).counts
+    counts = jf.study.status(path).counts
     assert sum(counts.values()) == 100 and counts["heads"] == int((names == "heads").sum())
-    assert f"{int((names == 'edge').sum())} edge" in str(status(path))
-    assert "edge" in summary(results).columns and "not_run" not in summary(results).columns
+    assert f"{int((names == 'edge').sum())} edge" in str(jf.study.status(path))
+    assert "edge" in jf.study.summary(results).columns and "not_run" not in jf.study.summary(results).columns
     text = study_html(path)
     assert "an outcome of the experiment" in text and "heads" in text
-    table = percentages(results)
+    table = jf.study.percentages(results)
     assert list(table["outcome"].values) == ["heads", "tails", "failed", "edge"]
     assert np.array_equal(table["count"].sel(outcome="heads"), (names == "heads").sum("trial"))
     # What failed is no answer; everything else is, unless the caller says otherwise.
     assert int(table["ran"][0]) == 50 and table.attrs["given"] == "heads, tails, edge"
-    sides = percentages(results, given=["heads", "tails"], groups={"a side": ["heads", "tails"]})
+    sides = jf.study.percentages(results, given=["heads", "tails"], groups={"a side": ["heads", "tails"]})
     assert np.allclose(sides["given_percentage"], 100.0)
     with pytest.raises(ValueError, match="given: unknown name 'headz'; did you mean 'heads'?"):
-        percentages(results, given=["headz"])
+        jf.study.percentages(results, given=["headz"])
 
 
 def without_outcome(key):
@@ -297,7 +289,7 @@ def without_outcome(key):
 
 def test_outcomes_that_a_function_leaves_to_the_engine(tmp_path):
     """And other codes keep their names."""
-    results = Study(without_outcome, trials=20, block=4).run(tmp_path / "r.zarr", progress=False)
+    results = jf.study.Study(without_outcome, trials=20, block=4).run(tmp_path / "r.zarr", progress=False)
     codes = np.where(np.isnan(results["value"].values), 9, 8)
     np.testing.assert_array_equal(results.outcome.values, codes)
     assert 0 < (codes == 9).sum() < codes.size
@@ -309,7 +301,7 @@ def test_outcomes_that_a_function_leaves_to_the_engine(tmp_path):
 
 def test_one_row_an_instance(small):
     results = small[1]
-    table = to_dataframe(results)
+    table = jf.study.to_dataframe(results)
     assert len(table) == 40 and list(table.columns[:3]) == ["d", "parametrization", "trial"]
     for at in (0, 7, 39):
         row = table.iloc[at]

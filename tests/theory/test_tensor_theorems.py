@@ -8,33 +8,14 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
+from jaxflow import models, theory
 from jaxflow.flow import integrate
 from jaxflow.losses import Exponential, Squared
 from jaxflow.margin import CertificateSource
-from jaxflow.models import (
-    Decomposition,
-    DeepLinearNetwork,
-    DeepMatrixSensing,
-    DiagonalLinearNetwork,
-    LinearConvolutionalNetwork,
-    LinearTensorNetwork,
-    convolutional_tensor,
-    diagonal_tensor,
-    even_part,
-)
-from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
+from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.limit_directions import top_singular_share
 from jaxflow.papers.yun2021.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
-from jaxflow.theory import (
-    equal_layers,
-    fully_connected_start,
-    interpolation_limit,
-    interpolation_program,
-    layer_gap,
-    predict,
-    singular_residual,
-)
 
 KEY = jax.random.key(7)
 N, D = 2, 4
@@ -46,7 +27,7 @@ def normal(*shape, seed=0):
 
 X, Y = normal(N, D, seed=1), normal(N, seed=2)
 LABELS = jnp.asarray([1.0, -1.0])
-closed_form = jax.jit(interpolation_limit, static_argnums=3)
+closed_form = jax.jit(theory.interpolation_limit, static_argnums=3)
 
 
 def regression(inputs=X, targets=Y):
@@ -70,20 +51,9 @@ def test_the_closed_form_satisfies_its_own_optimality_conditions(depth, alpha):
     assert abs(float(found.gap)) <= 1e-12 and bool(found.converged)
 
 
-@pytest.mark.slow
-def test_small_and_large_starts_give_the_least_l1_and_l2_norms():
-    l1 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l1")).primal
-    l2 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l2")).primal
-    small = closed_form(X, Y, jnp.full(D, 1e-4), 3).singular
-    large = closed_form(X, Y, jnp.full(D, 1e3), 3).singular
-    # Remark 4 for L = 3: what is off the support vanishes like α^L/(c − t)^3 ~ α.
-    np.testing.assert_allclose(small, l1, atol=1e-3)
-    np.testing.assert_allclose(large, l2, atol=1e-5)
-
-
 def test_any_other_interpolation_has_a_larger_value():
-    start = DiagonalLinearNetwork((jnp.full(D, 0.3),) * 2 + (jnp.zeros(D),))
-    program = interpolation_program(start, jf.data.LinearData(X, Y))
+    start = models.DiagonalLinearNetwork((jnp.full(D, 0.3),) * 2 + (jnp.zeros(D),))
+    program = theory.interpolation_program(start, jf.data.LinearData(X, Y))
     best = program.solve()
     null = jnp.linalg.svd(X)[2][N:]
     for direction in null:
@@ -96,7 +66,7 @@ def test_any_other_interpolation_has_a_larger_value():
 
 @pytest.mark.slow
 def test_the_flow_ends_in_the_closed_form():
-    start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, Y), depth=3, alpha=0.3, scheme="equal")
+    start = models.DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, Y), depth=3, alpha=0.3, scheme="equal")
     limit = jf.find_limit(regression(), start)
     closed = closed_form(X, Y, start.layers[0], 3)
     assert limit.outcome == "limit_point" and limit.kind == "point" and limit.direction is None
@@ -110,18 +80,18 @@ def test_the_flow_ends_in_the_closed_form():
 
 
 # Layers of no equal size.
-UNEVEN = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
+UNEVEN = models.DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
 
 
 def test_another_start_breaks_the_hypothesis_and_says_so():
-    assert not bool(equal_layers(UNEVEN.layers).holds)
-    assert [bool(a.holds) for a in predict(regression(), UNEVEN).assumptions] == [True, False]
+    assert not bool(theory.equal_layers(UNEVEN.layers).holds)
+    assert [bool(a.holds) for a in theory.predict(regression(), UNEVEN).assumptions] == [True, False]
 
 
 @pytest.mark.parametrize(("depth", "scheme"), [(2, "zero_last"), pytest.param(3, "equal", marks=pytest.mark.slow)])
 def test_the_dual_form_traces_the_path_of_the_weights(depth, scheme):
     """ν against Θ for the exponential loss, well past the loss falling below one."""
-    start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, LABELS), depth=depth, alpha=0.7, scheme=scheme)
+    start = models.DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, LABELS), depth=depth, alpha=0.7, scheme=scheme)
     controller = diffrax.PIDController(rtol=1e-11, atol=1e-13)
     ends = [
         integrate(
@@ -139,57 +109,40 @@ def test_the_dual_form_traces_the_path_of_the_weights(depth, scheme):
 
 def test_the_dual_form_refuses_what_it_does_not_describe():
     data = jf.data.LinearData(X, LABELS)
-    odd = LinearConvolutionalNetwork.init(KEY, data, scheme="equal")
-    connected = DeepLinearNetwork.init(KEY, data)
+    odd = models.LinearConvolutionalNetwork.init(KEY, data, scheme="equal")
+    connected = models.DeepLinearNetwork.init(KEY, data)
     for model, text in ((UNEVEN, "equal size"), (odd, "even data"), (connected, "network: ")):
         with pytest.raises(ValueError, match=text):
             integrate(classification(), model, clock="log_time", until=1.0, coordinates="dual")
 
 
 def test_corollary_6_wants_its_factor_and_corollary_7_commuting_sensors():
-    inputs = even_part(normal(N, 6, seed=8))
-    start = LinearConvolutionalNetwork.init(KEY, jf.data.LinearData(inputs, Y), depth=3, alpha=0.5, scheme="equal")
-    program = interpolation_program(start, jf.data.LinearData(inputs, Y))
+    inputs = models.even_part(normal(N, 6, seed=8))
+    start = models.LinearConvolutionalNetwork.init(
+        KEY, jf.data.LinearData(inputs, Y), depth=3, alpha=0.5, scheme="equal"
+    )
+    program = theory.interpolation_program(start, jf.data.LinearData(inputs, Y))
     beta = program.coefficients(program.solve().primal)
     # Stationarity by the definition, over all d frequencies: dQ/dz = F h^(-1)(…)-weights is a combination of data.
     np.testing.assert_allclose(inputs @ beta, Y, atol=1e-12)
-    np.testing.assert_allclose(even_part(beta), beta, atol=1e-12)
-    holds = predict(regression(inputs, Y), start).assumptions
+    np.testing.assert_allclose(models.even_part(beta), beta, atol=1e-12)
+    holds = theory.predict(regression(inputs, Y), start).assumptions
     assert all(bool(a.holds) for a in holds)
-    skew = predict(regression(normal(N, 6, seed=9), Y), start).assumptions
+    skew = theory.predict(regression(normal(N, 6, seed=9), Y), start).assumptions
     assert not bool(skew[-1].holds)
     sensors = normal(N, 3, 3, seed=10)
-    sensing = DeepMatrixSensing.init(KEY, jf.data.LinearData(sensors.reshape(N, 9), Y))
-    commuting, diagonal = predict(regression(sensors.reshape(N, 9), Y), sensing).assumptions[-2:]
+    sensing = models.DeepMatrixSensing.init(KEY, jf.data.LinearData(sensors.reshape(N, 9), Y))
+    commuting, diagonal = theory.predict(regression(sensors.reshape(N, 9), Y), sensing).assumptions[-2:]
     assert not bool(commuting.holds) and bool(diagonal.holds)
 
 
 # Theorems 3 and 5
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1.0])
-def test_one_datum_in_closed_form_against_the_flow(alpha):
-    x, y = X[0], jnp.asarray(1.3)
-    start = LinearConvolutionalNetwork((alpha * jnp.asarray([1.5, -1.0]), alpha * 0.2 * normal(D, seed=11)))
-    closed = point_limit(start, x, y)
-    path = integrate(
-        regression(x[None], y[None]),
-        start,
-        clock="physical_time",
-        until=40.0,
-        solver=diffrax.Dopri8(),
-        controller=diffrax.PIDController(rtol=1e-12, atol=1e-15),
-    )
-    for a, b in zip(path.model.layers, closed.layers, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(closed.coefficients @ x, y, rtol=1e-12)
-    assert float(closed.slack) > 0
-
-
 def test_filters_of_length_two_and_the_tie():
     for sign in (1.0, -1.0):
         x = jnp.asarray([1.0, sign * 0.8, 0.5, 0.3])
-        start = LinearConvolutionalNetwork((jnp.asarray([1.0, 0.3]), jnp.zeros(D)))
+        start = models.LinearConvolutionalNetwork((jnp.asarray([1.0, 0.3]), jnp.zeros(D)))
         aim, correlation = filtered_direction(x, -1.0)
         found = direction_limit(start, x, jnp.asarray(-1.0))
         assert bool(jnp.sign(correlation) == sign) and not bool(found.tied)
@@ -205,17 +158,17 @@ def test_filters_of_length_two_and_the_tie():
 def test_a_decomposition_is_found_where_there_is_one():
     left, _ = jnp.linalg.qr(normal(5, 4, seed=12))
     right, _ = jnp.linalg.qr(normal(6, 4, seed=13))
-    tall = Decomposition(normal(4, 2, seed=14), (left, right)).tensor()
+    tall = models.Decomposition(normal(4, 2, seed=14), (left, right)).tensor()
     found, assumptions = find_decomposition(tall)
     assert all(bool(a.holds) for a in assumptions) and found.transform.shape == (4, 2) and found.is_real
-    found, assumptions = find_decomposition(convolutional_tensor(5, (5, 5)))
+    found, assumptions = find_decomposition(models.convolutional_tensor(5, (5, 5)))
     assert all(bool(a.holds) for a in assumptions) and not found.is_real
-    for tensor in (convolutional_tensor(5, (2, 5)), normal(4, 4, 3, seed=15)):
+    for tensor in (models.convolutional_tensor(5, (2, 5)), normal(4, 4, 3, seed=15)):
         assert not all(bool(a.holds) for a in find_decomposition(tensor)[1])
     one = jnp.eye(3)
-    right_one = Decomposition(one, (one,) * 3)
-    assert all(bool(a.holds) for a in verify_decomposition(diagonal_tensor(3, 3), right_one))
-    wrong = verify_decomposition(2.0 * diagonal_tensor(3, 3), right_one)
+    right_one = models.Decomposition(one, (one,) * 3)
+    assert all(bool(a.holds) for a in verify_decomposition(models.diagonal_tensor(3, 3), right_one))
+    wrong = verify_decomposition(2.0 * models.diagonal_tensor(3, 3), right_one)
     assert [bool(a.holds) for a in wrong] == [False, True, True, True]
 
 
@@ -224,28 +177,28 @@ def test_a_decomposition_is_found_where_there_is_one():
 
 def test_the_initial_conditions_of_the_theorems_have_signs():
     big, small = jnp.asarray([2.0, -3.0]), jnp.asarray([1.0, 0.5])
-    assert float(layer_gap((big, small))) == pytest.approx(3.0)
+    assert float(theory.layer_gap((big, small))) == pytest.approx(3.0)
     # Any layer may be the small one.
-    assert float(layer_gap((small, big))) == pytest.approx(3.0)
-    assert float(layer_gap((big, jnp.asarray([3.0, 0.0])))) < 0
-    start = DeepLinearNetwork((2.0 * jnp.eye(2), jnp.eye(2), jnp.asarray([0.5, 0.0])))
-    inner, last = fully_connected_start(start)
+    assert float(theory.layer_gap((small, big))) == pytest.approx(3.0)
+    assert float(theory.layer_gap((big, jnp.asarray([3.0, 0.0])))) < 0
+    start = models.DeepLinearNetwork((2.0 * jnp.eye(2), jnp.eye(2), jnp.asarray([0.5, 0.0])))
+    inner, last = theory.fully_connected_start(start)
     assert float(inner.slack) == pytest.approx(3.0) and float(last.slack) == pytest.approx(0.75)
-    swapped = DeepLinearNetwork((jnp.eye(2), 2.0 * jnp.eye(2), jnp.asarray([3.0, 0.0])))
-    inner, last = fully_connected_start(swapped)
+    swapped = models.DeepLinearNetwork((jnp.eye(2), 2.0 * jnp.eye(2), jnp.asarray([3.0, 0.0])))
+    inner, last = theory.fully_connected_start(swapped)
     assert not bool(inner.holds) and not bool(last.holds)
 
 
 def test_the_residual_of_8_vanishes_at_singular_vectors_only():
-    network = DiagonalLinearNetwork((jnp.asarray([1.0, 0.0, 0.0, 0.0]), jnp.asarray([-2.0, 0.0, 0.0, 0.0])))
+    network = models.DiagonalLinearNetwork((jnp.asarray([1.0, 0.0, 0.0, 0.0]), jnp.asarray([-2.0, 0.0, 0.0, 0.0])))
     data = jf.data.LinearData(X, LABELS)
-    assert float(singular_residual(network, data, LABELS)) <= 1e-12
-    other = DiagonalLinearNetwork((jnp.ones(4), jnp.asarray([1.0, 2.0, 3.0, 4.0])))
-    assert float(singular_residual(other, data, LABELS)) > 0.1
+    assert float(theory.singular_residual(network, data, LABELS)) <= 1e-12
+    other = models.DiagonalLinearNetwork((jnp.ones(4), jnp.asarray([1.0, 2.0, 3.0, 4.0])))
+    assert float(theory.singular_residual(other, data, LABELS)) > 0.1
     one = jnp.eye(D)
     top = int(jnp.argmax(jnp.abs(X.T @ LABELS)))
-    on_top = DiagonalLinearNetwork((jnp.eye(D)[top], jnp.eye(D)[top]))
-    decomposition = Decomposition(one, (one, one))
+    on_top = models.DiagonalLinearNetwork((jnp.eye(D)[top], jnp.eye(D)[top]))
+    decomposition = models.Decomposition(one, (one, one))
     assert float(top_singular_share(on_top, decomposition, data, LABELS)) == pytest.approx(1.0)
     assert float(top_singular_share(other, decomposition, data, LABELS)) < 0.999
 
@@ -274,7 +227,7 @@ INPUTS = jnp.asarray([[1.0, 2.0], [0.0, -3.0]])
 
 @pytest.mark.slow
 def test_the_paper_s_data_diagonal():
-    start = DiagonalLinearNetwork((jnp.asarray([0.01, 0.02]), jnp.asarray([0.005, -0.01])))
+    start = models.DiagonalLinearNetwork((jnp.asarray([0.01, 0.02]), jnp.asarray([0.005, -0.01])))
     # The flow goes on until it certifies itself to the gap asked for, and no further.
     limit = jf.find_limit(classification(INPUTS), start, gap=3e-14)
     assert limit.outcome == "globally_optimal" and limit.kind == "direction" and limit.point is None
@@ -293,26 +246,28 @@ def test_the_paper_s_data_diagonal():
 
 def test_predictions_name_programs_or_say_why_not():
     risk = classification(INPUTS)
-    short = LinearConvolutionalNetwork((jnp.ones(1), jnp.ones(2)))
+    short = models.LinearConvolutionalNetwork((jnp.ones(1), jnp.ones(2)))
     with pytest.raises(ValueError, match=r"^model: no theorem .*singular_residual"):
-        predict(risk, short)
-    alone = predict(classification(INPUTS[:1], LABELS[:1]), short)
+        theory.predict(risk, short)
+    alone = theory.predict(classification(INPUTS[:1], LABELS[:1]), short)
     assert "Theorem 3" in alone.theorem
     one = jnp.eye(2)
-    given = LinearTensorNetwork.from_decomposition(Decomposition(one, (one, one)), (jnp.ones(2), jnp.zeros(2)))
-    found = predict(risk, given)
+    given = models.LinearTensorNetwork.from_decomposition(
+        models.Decomposition(one, (one, one)), (jnp.ones(2), jnp.zeros(2))
+    )
+    found = theory.predict(risk, given)
     assert "Theorem 2" in found.theorem and bool(found.assumptions[-1].holds)
-    assert jnp.array_equal(given.data_tensor, diagonal_tensor(2, 2))
-    deep = predict(risk, DiagonalLinearNetwork((jnp.ones(2),) * 3))
+    assert jnp.array_equal(given.data_tensor, models.diagonal_tensor(2, 2))
+    deep = theory.predict(risk, models.DiagonalLinearNetwork((jnp.ones(2),) * 3))
     assert "l_(2/3)" in deep.theorem and "stationary" in deep.theorem
     with pytest.raises(ValueError, match="LinearData"):
         tokens, head = jf.data.random_tokens(KEY, 2, 3, 2)
         del head
-        predict(jf.EmpiricalRisk(tokens, Exponential()), short)
+        theory.predict(jf.EmpiricalRisk(tokens, Exponential()), short)
 
 
 def test_a_network_with_frozen_weights_has_no_limit():
-    model = DiagonalLinearNetwork((jnp.ones(2), jnp.zeros(2)))
+    model = models.DiagonalLinearNetwork((jnp.ones(2), jnp.zeros(2)))
     frozen = jf.EmpiricalRisk(
         jf.data.LinearData(INPUTS, LABELS),
         Exponential(),
