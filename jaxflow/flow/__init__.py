@@ -15,6 +15,7 @@ from jaxflow.flow.coordinates import Halves as Halves
 from jaxflow.flow.coordinates import LayerScores as LayerScores
 from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Mirror as Mirror
+from jaxflow.flow.coordinates import OneLayer as OneLayer
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
 from jaxflow.flow.diagnosis import Cause as Cause

@@ -125,7 +125,7 @@ class System(eqx.Module):
         # w below zero (no controller watches it).
         w = jnp.ones(()) if w is None else w
         log_w = safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
-        exact = _log_expm1(jnp.maximum(log_speed - log_scale + log_w, 0.0))
+        exact = _log_expm1(log_speed - log_scale + log_w)
         _, _, beyond = self.scale(s)
         return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
 
@@ -253,4 +253,6 @@ def underflown(log_gradient_norm: Array) -> Array:
 
 
 def _log_expm1(u: Array) -> Array:
+    # What no controller watches may come out below zero.
+    u = jnp.maximum(u, 0.0)
     return u + jnp.log(-jnp.expm1(-u))

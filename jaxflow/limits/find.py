@@ -84,8 +84,8 @@ def find_limit(
       largest duality gap of the program. For a limit point: the relative error to which it is followed; `limit.error`
       is the error that was reached. None: 1e-8 in double precision, 1e-4 in single.
     - `max_steps`: the budget of integration steps over all gears (`trajectory.stats` has the steps of each), 2,000 by
-      default, 4,096 for linear networks (for all runs of a regression together, see `LinearStaged.continued`), 200,000
-      for a model of your own; beyond it the outcome is `undecided`.
+      default, 4,096 for linear networks (for all runs of a regression together), 200,000 for a model of your own;
+      beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
     - `progress`: announce each stage, and print one line a second with the progress of the flow: on standard error, or

@@ -14,6 +14,7 @@ from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import broken
+from jaxflow.limits.regression_gears import continued
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.limits.units import in_units, units_of
 from jaxflow.limits.verdict import ELSEWHERE, above, is_solved
@@ -65,7 +66,8 @@ def find_point(
     units = units_of(risk, model) if isinstance(method, LinearStaged) and method.usual_lengths else None
     within, start = (risk, model) if units is None else units.inward(risk, model)
     if known.pairs is None and isinstance(method, LinearStaged):
-        path, spread = method.continued(within, start, max_steps, gap, known.by_program)
+        runs = method.regression(within, start)
+        path, spread = continued(runs, within, start, max_steps, gap, known.by_program)
     else:
         path, spread = method.follow(within, start, max_steps, gap), jnp.asarray(jnp.inf)
     trajectory = path if units is None else units.outward(path, model)

@@ -23,7 +23,7 @@ class ErrorSource(IntEnum):
       (`jaxflow.theory.pairs`), by Newton's method from the flow's end; the error is its bound.
     - `program`: the theorem of `prediction` applies, and the point is its program's solution; the error is that of
       `InterpolationProgram.error`.
-    - `tolerances`: the flow followed at several tolerances (`LinearStaged.continued`): an estimate.
+    - `tolerances`: the flow followed at several tolerances (`jaxflow.limits.regression_gears.continued`): an estimate.
     - `distance`: the point is the flow's own end, which is further from such a solution than the error of a flow; the
       error is that distance.
     """

@@ -9,7 +9,7 @@ import pytest
 import jaxflow as jf
 from jaxflow import models
 from jaxflow.data import TokenData
-from jaxflow.flow import Factors, Halves, LayerScores, Scores
+from jaxflow.flow import Factors, Halves, LayerScores, OneLayer, Scores
 from jaxflow.flow.coordinates.halves import pair_growth
 from jaxflow.flow.solvers import state_norm
 
@@ -34,9 +34,9 @@ def case(coordinates, kind, *shape, m=None, **how):
     return coordinates, data, kind.init(KEY, data, heads, **more)
 
 
-def network():
+def network(coordinates, depth):
     data = jf.data.LinearData(jax.random.normal(KEY, (5, 3)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0]))
-    return Halves(), data, models.DiagonalLinearNetwork.init(KEY, data, alpha=0.7, scheme="random")
+    return coordinates, data, models.DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=0.7, scheme="random")
 
 
 CASES = {
@@ -51,7 +51,8 @@ CASES = {
     "halves": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3),
     "halves, hidden tokens": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3, hidden=True),
     "halves, two queries": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3, queries=2),
-    "halves of a network": network,
+    "halves of a network": lambda: network(Halves(), 2),
+    "one layer of three": lambda: network(OneLayer(), 3),
 }
 SHAPES = {
     "scores in frames": [(4,)],

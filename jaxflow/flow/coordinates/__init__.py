@@ -7,6 +7,7 @@ from jaxflow.flow.coordinates.factors import Factors as Factors
 from jaxflow.flow.coordinates.halves import Halves as Halves
 from jaxflow.flow.coordinates.log_hadamard import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates.mirror import Mirror as Mirror
+from jaxflow.flow.coordinates.one_layer import OneLayer as OneLayer
 from jaxflow.flow.coordinates.scores import LayerScores as LayerScores
 from jaxflow.flow.coordinates.scores import Scores as Scores
 from jaxflow.flow.coordinates.weights import Weights as Weights
@@ -18,6 +19,7 @@ COORDINATES = {
     "halves": Halves,
     "dual": Dual,
     "log_hadamard": LogHadamard,
+    "one_layer": OneLayer,
 }
 
 
