@@ -47,6 +47,10 @@ class Shaken(AbstractCoordinates):
     amount: Float[Array, ""]
     each: bool = eqx.field(static=True)
 
+    @property
+    def stretched(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inside.stretched
+
     def encode(self, risk: Any, model: Any) -> tuple[PyTree, PyTree]:
         return self.inside.encode(risk, model)
 
@@ -58,6 +62,12 @@ class Shaken(AbstractCoordinates):
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         return self.inside.field(context, self._moved(state))
+
+    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
+        return self.inside.log_norm(context, self._moved(state), scaled)
+
+    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        return self.inside.velocity(context, self._moved(state), scaled)
 
     def _moved(self, state: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(state)

@@ -113,6 +113,10 @@ def test_saddles_that_last_for_1e12_units_of_time_are_left(kind, start):
         limit = alike(tuple(map(jnp.asarray, one)), tuple(map(jnp.asarray, theta)))
         assert limit.outcome == "limit_point" and limit.error <= 1e-9
         assert limit.trajectory.log_time > 25.0
+        # Lengths and velocities are those of the weights, whatever the state is.
+        end = limit.trajectory.final
+        assert jnp.exp(end.log_arc_length) >= jnp.linalg.norm(jnp.concatenate([x.ravel() for x in end.model.layers]))
+        np.testing.assert_allclose(sum(jnp.sum(x**2) for x in jax.tree.leaves(end.velocity)), 1.0, rtol=1e-12)
         plain = follow_in(kind, one, theta, "squared")
         # As far as LSODA at a tolerance of 1e-10 goes, or Radau at 1e-8.
         assert far(limit.point, plain) <= 1e-7
