@@ -158,7 +158,7 @@ class NetworkGears(AbstractProblem):
             return Shift(jnp.where(again, last, End.ended), ~again)
         final = stretch.final
         data: Any = risk.data
-        outwards = ~at_minimum(data, final.model, final.multipliers, final.log_gradient_norm)
+        outwards = ~at_minimum(data, final.model, final.multipliers, final.velocity)
         there = good(stretch.result) & outwards
         # Out of steps, one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, End.ended) if self.convex else jnp.asarray(End.ended)

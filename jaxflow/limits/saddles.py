@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import linalg, tree_norm
 from jaxflow.data import LinearData
@@ -22,27 +22,28 @@ class AtMinimum(AbstractStop):
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         data: Any = situation.risk.data
         here = situation.scaled
-        return at_minimum(data, situation.decode(), here.multipliers, here.log_norm, self.tolerance)
+        return at_minimum(data, situation.decode(), here.multipliers, here.gradient, self.tolerance)
 
 
 def at_minimum(
-    data: LinearData, model: Any, multipliers: Any, log_gradient_norm: Array, tolerance: float = STATIONARY
+    data: LinearData, model: Any, multipliers: Any, gradient: PyTree, tolerance: float = STATIONARY
 ) -> Bool[Array, ""]:
     r"""Whether $\|X^\top p\|\le\text{tolerance}\sum_i|p_i|$ over coordinates of β that move, or none does.
 
     The loss is convex in β: this is a minimum. At a saddle, where the gradient of the layers vanishes too, X^T p pulls
-    at what is small.
+    at what is small. `gradient` of the layers, at any scale.
     """
     pull = multipliers @ data.inputs
     moves = coordinates_that_move(model) if isinstance(model, DiagonalLinearNetwork) else True
     rests = jnp.linalg.norm(jnp.where(moves, pull, 0.0)) <= tolerance * jnp.sum(jnp.abs(multipliers))
-    return rests | jnp.isneginf(log_gradient_norm)
+    # Of its own scale: far out the gradient's exponent is minus infinity.
+    return rests | (tree_norm(gradient) == 0)
 
 
 def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Bool[Array, ""]:
     """Whether the path of a network from `model` is at a minimum, on data of order one (see `jaxflow.limits.units`)."""
     final = trajectory.final
-    return at_minimum(data, model, final.multipliers, final.log_gradient_norm) & readable(final)
+    return at_minimum(data, model, final.multipliers, final.velocity) & readable(final)
 
 
 def coordinates_that_move(model: DiagonalLinearNetwork) -> Bool[Array, " d"]:
