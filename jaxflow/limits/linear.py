@@ -19,8 +19,9 @@ from jaxflow.limits.network_facts import NetworkFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import by_gears, out_of_steps
 from jaxflow.limits.rate import fit_rate
+from jaxflow.limits.saddles import coordinates_that_move, network_at_rest
 from jaxflow.limits.self_certificate import better_of, network_bounds
-from jaxflow.limits.stages import STATIONARY, Count, Positive, coordinates_that_move, network_at_rest, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, stationarity
 from jaxflow.limits.units import in_units, largest_entry
 from jaxflow.limits.verdict import ELSEWHERE, judge
 from jaxflow.margin import Lp, ProgramResult, Separability, certify, recession_cone, solve

@@ -15,7 +15,8 @@ from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import broken
 from jaxflow.limits.regression_gears import continued
-from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
+from jaxflow.limits.saddles import network_at_rest
+from jaxflow.limits.stages import Count, Positive, stationarity
 from jaxflow.limits.units import in_units, units_of
 from jaxflow.limits.verdict import ELSEWHERE, above, is_solved
 from jaxflow.losses import Squared

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, good
+from jaxflow._core import RESULTS, good, linalg
 from jaxflow.flow import (
     AbstractStop,
     ArcLength,
@@ -36,7 +36,6 @@ from jaxflow.flow import (
     LogTime,
     MultiplierNewton,
     Situation,
-    StationaryPoint,
     Stiff,
     Weights,
 )
@@ -44,8 +43,9 @@ from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import EXPONENTS
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
+from jaxflow.limits.saddles import AtMinimum, Hurried, at_minimum, hurried
 from jaxflow.limits.self_certificate import flow_certifier
-from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive
 from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -97,8 +97,7 @@ class NetworkGears(AbstractProblem):
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         name, steps = self.gears[gear], jnp.asarray(max_steps)
-        pairs = self.conserved is not None
-        still = StationaryPoint(self._rest, self.degree, pairs)
+        still = AtMinimum(STATIONARY)
         fitted = still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted())
         entry = jnp.where(self.size > 0, jnp.minimum(self.size, 1.0), 1.0)
         if name == "explicit":
@@ -113,13 +112,14 @@ class NetworkGears(AbstractProblem):
             # networks of four layers).
             rtol = max(PATH_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
             controller = implicit_control(rtol=rtol, atol=rtol * entry)
-            solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry)
-            return Drive(solver, controller, fitted, share_of(steps), self.report)
+            solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry, partial(linalg.newton, residual=False))
+            ends = fitted if self.degree == 2 else fitted | Hurried(jnp.asarray(rtol))
+            return Drive(solver, controller, ends, share_of(steps), self.report)
         certified = CertificateGap(self.gap, flow_certifier())
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
         if name == "multipliers":
-            ends = still | certified | AtRest(pairs=pairs)
+            ends = still | certified | AtRest(pairs=self.conserved is not None)
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])
@@ -157,7 +157,8 @@ class NetworkGears(AbstractProblem):
             again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
             return Shift(jnp.where(again, last, End.ended), ~again)
         final = stretch.final
-        outwards = ~vanished(final, self.degree, self._rest)
+        data: Any = risk.data
+        outwards = ~at_minimum(data, final.model, final.multipliers, final.velocity)
         there = good(stretch.result) & outwards
         # Out of steps, one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, End.ended) if self.convex else jnp.asarray(End.ended)
@@ -167,13 +168,11 @@ class NetworkGears(AbstractProblem):
             if self.convex:
                 fits = jnp.all(risk.margins(final.model) > 0) & (final.log_arc_length >= np.log(self.near))
                 there, spent = there & fits, spent | (there & ~fits)
-        return Shift(jnp.where(there, last, jnp.where(spent, onwards, End.ended)), yes)
-
-    @property
-    def _rest(self) -> float:
-        """The gradient of a stationary limit. At a saddle L layers with small entries a have one of $a^{L-1}$; no
-        gradient is known to the third power of `STATIONARY`."""
-        return STATIONARY if self.convex else STATIONARY ** min(self.degree - 1, 2)
+        following = jnp.where(there, last, jnp.where(spent, onwards, End.ended))
+        if name == "implicit" and self.degree > 2:
+            again = hurried(jnp.asarray(PATH_RTOL), final.log_time, final.log_gradient_norm, final.log_norm)
+            following = jnp.where(there & again, gear, following)
+        return Shift(following, yes)
 
     @property
     def _exact(self) -> float:

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, good, linalg, positive_or_one, tree_norm
-from jaxflow.flow import AbstractCoordinates, AbstractStop, Drive, Lane, LogTime, LossExcess, Situation
+from jaxflow._core import RESULTS, ScaledGradient, good, linalg, positive_or_one
+from jaxflow.flow import AbstractCoordinates, Drive, Lane, LogTime, LossExcess
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, begin, go_on
-from jaxflow.limits.stages import Count, Positive, coordinates_that_move
+from jaxflow.limits.saddles import AtMinimum, Hurried, hurried
+from jaxflow.limits.stages import Count, Positive
 from jaxflow.limits.steps import IMPLICIT_STEPS, implicit_control, kvaerno
 from jaxflow.limits.units import largest_entry
 from jaxflow.models import DiagonalLinearNetwork
@@ -82,43 +83,6 @@ class Shaken(AbstractCoordinates):
             return x + size * signs * (x if self.each else largest)
 
         return jax.tree.unflatten(structure, [shaken(k, x) for k, x in enumerate(leaves)])
-
-
-class AtMinimum(AbstractStop):
-    r"""Stops where $\|X^\top p\|\le\text{tolerance}\sum_i|p_i|$ over coordinates of β that move, and where none does.
-
-    The loss is convex in β: this is a minimum. At a saddle, where the gradient of the layers vanishes too, X^T p pulls
-    at what is small.
-    """
-
-    tolerance: float
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        model: Any = situation.decode()
-        data: Any = situation.risk.data
-        pull = jnp.asarray(situation.scaled.multipliers) @ data.inputs
-        moves = coordinates_that_move(model) if isinstance(model, DiagonalLinearNetwork) else True
-        rests = jnp.linalg.norm(jnp.where(moves, pull, 0.0)) <= self.tolerance * jnp.exp(situation.log_sum)
-        return rests | jnp.isneginf(situation.log_norm)
-
-
-class Hurried(AbstractStop):
-    """Stops where the path is `hurried`."""
-
-    rtol: Float[Array, ""]
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        model = situation.decode()
-        log_norm = jnp.log(tree_norm(eqx.filter(model, situation.risk.filter(model))))
-        return hurried(self.rtol, situation.log_time, situation.scaled.log_norm, log_norm)
-
-
-def hurried(rtol: Array, log_time: Array, log_gradient_norm: Array, log_norm: Array) -> Bool[Array, ""]:
-    r"""Whether a rounding of log t moves the weights by more than `rtol` of their size,
-    $t\|\nabla L\|\,\varepsilon\log t>\text{rtol}\,\|\theta\|$, by a gradient that is more than roundings."""
-    rounding = jnp.log(jnp.finfo(log_time.dtype).eps * jnp.maximum(log_time, 1.0))
-    speed = log_gradient_norm - log_norm
-    return (log_time + speed + rounding > jnp.log(rtol)) & (speed > jnp.log(linalg.ROUNDED))
 
 
 class RegressionGears(AbstractProblem):

@@ -8,13 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import one_lane_at_a_time, positive_or_one, tree_norm
-from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.halves import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
 from jaxflow.limits.kantorovich import flat, kantorovich
-from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Point
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
@@ -62,7 +60,7 @@ def vanished(final: Point, degree: int, tolerance: float = STATIONARY) -> Bool[A
 def at_rest(final: Point, degree: int, conserved: Any = None) -> Bool[Array, ""]:
     r"""Whether the gradient has `vanished`, and its size is readable. Nor is a saddle a rest which an entry of diagonal
     weights leaves, however small it still is; `conserved` as in `pair_growth`."""
-    rests = vanished(final, degree) & _readable(final)
+    rests = vanished(final, degree) & readable(final)
     if not has_pairs(final.model):
         return rests
     growth, ratio = pair_growth(_moving(final), final.velocity, conserved), stationarity(final)
@@ -95,33 +93,12 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
     return looked & (nothing | found(looked & ~nothing, theta))
 
 
-def _readable(final: Point) -> Bool[Array, ""]:
+def readable(final: Point) -> Bool[Array, ""]:
     """Whether the exponents of the gradient still have digits after the point: where they are 1e16 and more, as with
     logits of 1e150, the norm of the gradient cannot be separated from its scale. Exponents beyond a double are those of
     limiting dynamics, which `stationarity` treats."""
     size = jnp.abs(final.log_scale)
     return jnp.isinf(size) | (size * jnp.finfo(size.dtype).eps < 1e-2)
-
-
-def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Bool[Array, ""]:
-    r"""`at_rest` for a path of a linear network that starts at `model`.
-
-    The data are of order one (see `jaxflow.limits.units`). $X^\top p$ vanishes too, wherever it moves anything: layers
-    with a coordinate (or a mode) of 1e-5 hide what pulls at it in their own gradient, which has products of it, and the
-    flow leaves such a saddle late. Of two factors of a product of `STATIONARY` one is at most its root.
-    """
-    final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
-    rests = at_rest(final, model.degree, kept(model))
-    pulled = (p @ data.inputs / positive_or_one(jnp.sum(jnp.abs(p)))) ** 2 > STATIONARY
-    if not isinstance(model, DiagonalLinearNetwork):
-        # Entries mix, and zeros look like what rounding will move: a start that nothing moves is at rest.
-        return rests & ((stationarity(final) == 0) | ~jnp.any(pulled))
-    return rests & ~jnp.any(coordinates_that_move(model) & pulled)
-
-
-def coordinates_that_move(model: DiagonalLinearNetwork) -> Bool[Array, " d"]:
-    """Two layers that are zero in a coordinate keep it at zero."""
-    return jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
 
 
 def kept(model: Any) -> Any:

@@ -15,7 +15,8 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import minimize
 
 import jaxflow as jf
-from jaxflow.limits.stages import network_at_rest, stationarity
+from jaxflow.limits.saddles import network_at_rest
+from jaxflow.limits.stages import stationarity
 from jaxflow.models import DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.study import TokenSelection
 from tests.referee import draws, run
