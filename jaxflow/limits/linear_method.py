@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import as_integer, check_kind, check_real, require
-from jaxflow.flow import AbstractCoordinates, OneLayer, Weights
+from jaxflow.flow import AbstractCoordinates, Halves, OneLayer, Weights
+from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow
@@ -29,8 +30,8 @@ class LinearStaged(AbstractMethod):
 
     **Arguments:** `near`, `far`: arc lengths of classification (`far=None`: $e^{10^6}$ for two layers, 1e100 for more);
     `log_time`: end of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1
-    or less); `saves`: save points for the rate; `coordinates`: of regression, None for `OneLayer` of diagonal networks
-    and `Weights` of others; `Dual` where the network allows it; `report`: receives a line a second (see `find_limit`'s
+    or less); `saves`: save points for the rate; `coordinates`: of regression, None for `coordinates_of`; `Dual` where
+    the network allows it; `report`: receives a line a second (see `find_limit`'s
     `progress`).
 
     **Example:**
@@ -77,7 +78,7 @@ class LinearStaged(AbstractMethod):
         """The gears of a network under a margin loss."""
         del risk
         return NetworkGears(
-            conserved=kept(model),
+            coordinates=coordinates_of(model),
             size=largest_entry(model.layers),
             gap=gap,
             near=self.near,
@@ -91,13 +92,19 @@ class LinearStaged(AbstractMethod):
     def regression(self, risk: EmpiricalRisk, model: Any) -> RegressionGears:
         """The gear of a network under the squared loss."""
         data: Any = risk.data
-        usual = OneLayer(model) if isinstance(model, DiagonalLinearNetwork) else Weights()
         return RegressionGears(
             # In single precision steps are judged where rounding begins.
             rtol=max(self.rtol, 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)),
             size=largest_entry(model.layers),
             missed=jnp.sum(jnp.abs(data.targets)) / risk.count(data.targets),
-            coordinates=usual if self.coordinates is None else self.coordinates,
+            coordinates=coordinates_of(model) if self.coordinates is None else self.coordinates,
             log_time=self.log_time,
             report=self.report,
         )
+
+
+def coordinates_of(model: Any) -> AbstractCoordinates:
+    """Coordinates in which what the flow of a diagonal network conserves is exact; `Weights` of others."""
+    if has_pairs(model):
+        return Halves(kept(model))
+    return OneLayer(model) if isinstance(model, DiagonalLinearNetwork) else Weights()

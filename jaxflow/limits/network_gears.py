@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, good, linalg
 from jaxflow.flow import (
+    AbstractCoordinates,
     AbstractStop,
     ArcLength,
     AtRest,
@@ -71,11 +72,12 @@ class Fitted(AbstractStop):
 class NetworkGears(AbstractProblem):
     """The flow of one linear network out along its limit direction.
 
-    **Arguments:** `conserved`: `kept` of the start; `size`: its largest entry; `gap` to certify; `near`, `far`,
-    `saves`, `report`: see `LinearStaged`; `degree`: layers; `mixes`: whether the network is fully connected.
+    **Arguments:** `coordinates`: those of `coordinates_of` for the start; `size`: its largest entry; `gap` to certify;
+    `near`, `far`, `saves`, `report`: see `LinearStaged`; `degree`: layers; `mixes`: whether the network is fully
+    connected.
     """
 
-    conserved: Any
+    coordinates: AbstractCoordinates
     size: Float[Array, ""]
     gap: Positive
     near: float
@@ -119,7 +121,7 @@ class NetworkGears(AbstractProblem):
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
         if name == "multipliers":
-            ends = still | certified | AtRest(pairs=self.conserved is not None)
+            ends = still | certified | AtRest(pairs=isinstance(self.coordinates, Halves))
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])
@@ -128,7 +130,8 @@ class NetworkGears(AbstractProblem):
         return Drive(kvaerno(digits, 1e-2 * digits), controller, ends, most, self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
-        coordinates = Weights() if self.conserved is None else Halves(self.conserved)
+        # A cap is one of lengths of the weights.
+        coordinates = Weights() if self.gears[gear] == "weights" else self.coordinates
         lane = partial(start.lane, drive, coordinates=coordinates)
         name, near, here = self.gears[gear], self.near, start.here
         if name == "explicit":

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
+from scipy.integrate import Radau, solve_ivp
 from scipy.optimize import minimize
 
 import jaxflow as jf
@@ -257,3 +257,37 @@ def test_an_implicit_step_passes_over_no_token_either() -> None:
     assert end.success and selected.tolist() == [[4, 4, 1, 3, 2]]
     [claim] = run.claims("W", "logistic", data, (np.asarray(model.W)[None],), lanes=1)
     assert claim.outcome == "locally_optimal" and claim.selected.tolist() == selected[0].tolist()
+
+
+@pytest.mark.slow
+def test_a_coordinate_that_comes_back_to_the_size_of_its_start_passes_zero():
+    """Three layers from 1e-12. In SciPy, with the layer that is smallest at the start as state and the others from what
+    is conserved; in the layers themselves a coordinate that has come back takes the sign of roundings, and the path
+    ends at another stationary point."""
+    every, layers, _ = run.drawn("diagonal network", "exponential, start 1e-12, depth 3", 10)
+    data, start = every.take(4), tuple(w[4] for w in layers)
+    rows, stack, d = data.targets[:, None] * data.inputs, np.stack(start), np.arange(4)
+    index = np.abs(stack).argmin(0)
+    assert not stack[index, d].any()
+
+    def weights(c):
+        return np.where(np.arange(3)[:, None] == index, c, np.sign(stack) * np.hypot(c, stack))
+
+    def velocity(_, c):
+        w = weights(c)
+        others = np.where(np.arange(3)[:, None] == index, 1.0, w).prod(0)
+        return np.exp(-rows @ w.prod(0)) @ rows * others
+
+    how: dict[str, Any] = {"t_bound": 1e100, "rtol": 1e-8, "atol": 1e-24}
+    path = Radau(velocity, 0.0, stack[index, d], **how)
+    while (margins := rows @ weights(path.y).prod(0)).min() < 25.0:
+        before = path.t
+        assert path.step() is None and path.status == "running"
+        if path.t - before < 1e-8 * path.t:
+            path = Radau(velocity, 0.0, path.y, first_step=path.t - before, **how)
+    risk = jf.EmpiricalRisk(jf.data.LinearData(*map(jnp.asarray, data)), "exponential")
+    limit = jf.find_limit(risk, DiagonalLinearNetwork(tuple(map(jnp.asarray, start))))
+    assert limit.outcome == "locally_optimal"
+    plain = weights(path.y).prod(0) / margins.min()
+    # What is left of other directions at a margin of 25; the other point is 0.4 away.
+    np.testing.assert_allclose(limit.flow_direction, plain, atol=0.02 * np.linalg.norm(plain))
