@@ -69,7 +69,8 @@ def test_three_layers_of_regression_leave_the_saddle_of_a_tiny_start():
     start = DeepLinearNetwork.init(jax.random.key(5), data, depth=3, alpha=1e-12, scheme="zero_last")
     point = jf.find_limit(jf.EmpiricalRisk(data, "squared"), start)
     assert point.outcome == jf.Outcome.limit_point and point.error <= 1e-8
-    plain = follow_in("deep network", Vectors(*map(np.asarray, data)), start.layers, "squared")
+    given = Vectors(np.asarray(data.inputs), np.asarray(data.targets))
+    plain = follow_in("deep network", given, tuple(map(np.asarray, start.layers)), "squared")
     # As far as LSODA at a tolerance of 1e-10 goes.
     np.testing.assert_allclose(point.point, plain, atol=1e-7)
 
