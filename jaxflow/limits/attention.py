@@ -147,7 +147,7 @@ class AttentionGears(AbstractProblem):
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a step.
-            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, linalg.chord)
+            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, partial(linalg.chord, residual=False))
             controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
