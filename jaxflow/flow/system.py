@@ -215,7 +215,7 @@ class System(eqx.Module):
             certifies=certifies,
             log_size=lambda: safe_log(tree_norm(state)),
             log_reach=reach,
-            growth=lambda: self.coordinates.growth(state, scaled.gradient),
+            growth=lambda: self.coordinates.growth(self.context, state, scaled.gradient),
             stiff_steps=jnp.asarray(stiff_steps),
         )
         fired = jnp.asarray(False) if stop is None else stop(situation)

@@ -63,12 +63,10 @@ class AbstractCoordinates(eqx.Module):
         """
         raise ValueError(f"coordinates: {type(self).__name__} gives no margins of this model; use another solver")
 
-    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        """The rate of the fastest growing component at a state, however small that component is.
-
-        **Raises:** `ValueError` where the state is not made of pairs.
-        """
-        raise ValueError(f"stop: {type(self).__name__} of this model has no pairs; leave `pairs` out")
+    def growth(self, context: PyTree, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        """The rate of the fastest growing component, however small that component is, where components grow by
+        themselves; −inf where they mix."""
+        return jnp.asarray(-jnp.inf)
 
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
