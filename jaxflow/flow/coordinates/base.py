@@ -49,6 +49,11 @@ class AbstractCoordinates(eqx.Module):
         weights."""
         return 0.0
 
+    def shortened(self, context: PyTree, share: Float[Array, ""]) -> PyTree:
+        """The context of models that stand for longer ones, of which they are this `share`: with as much of the part of
+        the weights that neither moves nor enters the margins."""
+        return context
+
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         """Attention of the model at a state; computed without the model where the coordinates allow that."""
         model = self.decode(context, state)
