@@ -135,8 +135,9 @@ class MultiplierNewton(diffrax.AbstractSolver):
         constraints = constraints_at(system, t0, y0)
         state = y0[0]
         _, margins = _at(system, constraints, t0)
-        logs = constraints.log_multipliers(margins(state))
-        largest = jnp.max(jnp.where(constraints.signs != 0, logs, -jnp.inf))
+        # Nothing where there is no constraint, whatever the scale of the others.
+        logs = jnp.where(constraints.signs != 0, constraints.log_multipliers(margins(state)), LOG_ZERO)
+        largest = jnp.max(logs)
         g = constraints.margins.pull(constraints.signs * jnp.exp(logs - largest), state)
         size = tree_norm(g)
         rate = jax.tree.map(lambda g, y: g / size - y, g, state)
