@@ -144,17 +144,10 @@ def _variable(clock: AbstractClock, log_time: Array, log_arc_length: Array) -> A
         return clock.internal(log_arc_length)
     if isinstance(clock, ArcLength):
         return clock.internal(jnp.exp(log_arc_length))
-    # Clocks that tell the time grow with it.
-    low, high = jnp.zeros_like(log_time), jnp.full_like(log_time, 1e18)
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        # In logarithms, once above one: time runs over many orders.
-        middle = jnp.where(high > 2.0, jnp.sqrt(jnp.maximum(low, 1.0) * high), 0.5 * (low + high))
-        early = clock.log_time(middle) < log_time
-        return jnp.where(early, middle, low), jnp.where(early, high, middle)
-
-    return jax.lax.fori_loop(0, 100, halve, (low, high))[1]
+    if clock.reads_negative:
+        return clock.internal(log_time)
+    # Of the others it is the time, in a unit of theirs.
+    return jnp.exp(log_time - clock.log_time(jnp.ones_like(log_time)))
 
 
 def _rate(system: System, s: Array, state: Any) -> Array:

@@ -23,8 +23,9 @@ CHANGE = 1e-4
 # ... and where logarithms agree to it with those that the margins give, for multipliers above this share of the sum.
 # (Without it 4 of 13 instances ended at gaps of 7e-4 to 6e-1 with nothing to show for it.)
 MATTERS = 1e-9
-# Rounding errors of the exponents that a residual is not asked to be below.
-ROUNDINGS = 64.0
+# Rounding errors of the exponents that a residual is not asked to be below: this many, and as many for each unit of the
+# multipliers, whose pushes cancel but for a length of one.
+ROUNDINGS = 16.0
 # A multiplier that stays below this share of the sum may grow by any factor in one iteration.
 SMALL = 1e-3
 
@@ -82,10 +83,11 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     $$\ell_k-\log|p_k|\big(q(\rho\,y(\ell))\big)-\mu=0,\qquad\log\|S(\pi)\,y(\ell)\|=0,$$
 
-    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractMargins.gram`. Increases are taken
-    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ is constant in the exponents.
-    Multipliers stay exact there, since they are part of the state and are not computed from exponents with rounding
-    errors of $\rho^L\varepsilon$.
+    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractMargins.gram`. Steps are
+    taken linearly in π, as S is: multipliers of equal margins, of which only the sum has an effect, would else change
+    it by the square of their difference, times $\rho^L$. Where one falls to less than half its logarithm is. Beyond
+    the clock's cap $\rho^L$ is constant in the exponents. Multipliers stay exact there, since they are part of the
+    state and are not computed from exponents with rounding errors of $\rho^L\varepsilon$.
 
     For coordinates with constraints (`AbstractCoordinates.constraints`), saturated attention, and a clock
     `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
@@ -133,8 +135,9 @@ class MultiplierNewton(diffrax.AbstractSolver):
         constraints = constraints_at(system, t0, y0)
         state = y0[0]
         _, margins = _at(system, constraints, t0)
-        logs = constraints.log_multipliers(margins(state))
-        largest = jnp.max(jnp.where(constraints.signs != 0, logs, -jnp.inf))
+        # Nothing where there is no constraint, whatever the scale of the others.
+        logs = jnp.where(constraints.signs != 0, constraints.log_multipliers(margins(state)), LOG_ZERO)
+        largest = jnp.max(logs)
         g = constraints.margins.pull(constraints.signs * jnp.exp(logs - largest), state)
         size = tree_norm(g)
         rate = jax.tree.map(lambda g, y: g / size - y, g, state)
@@ -255,7 +258,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         rho, _, _ = system.scale(s)
         # The size of the exponents; those of a start far out are not of the order of rho^L.
         sizes = (rho * jnp.maximum(tree_norm(base), 1.0)) ** margins.degree
-        noise = jnp.maximum(CHANGE, ROUNDINGS * jnp.finfo(sizes.dtype).eps * sizes)
+        rounding = ROUNDINGS * jnp.finfo(sizes.dtype).eps * sizes
 
         def going(now: _Newton) -> Array:
             return now.regular & ~now.settled & (now.count < self.max_iterations)
@@ -288,7 +291,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
             move = both[:, 0] + move_shift * both[:, 1]
             total = jnp.sum(jnp.abs(weights))
             room = jnp.log(SMALL * total) - now.logs
-            step = jnp.where(move > 0, jnp.minimum(move, jnp.maximum(jnp.log1p(jnp.maximum(move, 0.0)), room)), move)
+            step = jnp.where(move < -0.5, move, jnp.log1p(jnp.maximum(move, -0.5)))
+            step = jnp.where(move > 0, jnp.minimum(move, jnp.maximum(step, room)), step)
             # That of a constraint that will not be felt again stays finite.
             new = jnp.maximum(now.logs + step, LOG_ZERO)
             change = jnp.max(jnp.where(live, jnp.abs(weights_of(jnp.minimum(new, 50.0)) - weights), 0.0)) / total
@@ -299,8 +303,9 @@ class MultiplierNewton(diffrax.AbstractSolver):
             # next iteration, but for the factorisation, is what tells that there is none.
             factors, u, F = solved(new, new_shift)
             pushes = jnp.abs(weights_of(new))
-            matters = live & (pushes > MATTERS * jnp.sum(pushes))
-            settled = (change <= self.change) & (jnp.max(jnp.where(matters, jnp.abs(F), 0.0)) <= noise)
+            pushed = jnp.sum(pushes)
+            left = jnp.max(jnp.where(live & (pushes > MATTERS * pushed), jnp.abs(F), 0.0))
+            settled = (change <= self.change) & (left <= jnp.maximum(CHANGE, rounding * (1.0 + pushed)))
             regular = fine & margins.regular(factors)
             return _Newton(new, new_shift, u, settled, regular, now.count + 1), F, factors
 

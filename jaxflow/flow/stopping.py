@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, require
 from jaxflow.flow.constraints import leading
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -154,24 +154,19 @@ class AtRest(AbstractStop):
     In log arc length $\|x\|^{-1}x$ moves at this rate. A component with slack c has the share rate/c; at a rate of
     1e-13, a thousand roundings, no visible component is left for any c above 1e-6.
 
-    `pairs`: for weights that are two vectors (`has_pairs`). A sum or difference of entries that is not zero and grows
-    faster than the whole changes the direction later, however small it still is. Such a point is a saddle, and the rule
-    does not stop there.
+    Of weights that are two vectors (`has_pairs`), a sum or difference of entries that is not zero and grows faster than
+    the whole changes the direction later, however small it still is. Such a point is a saddle, and the rule does not
+    stop there.
     """
 
     tolerance: float = 1e-13
-    pairs: bool = False
 
     def __check_init__(self) -> None:
         check_real("tolerance", self.tolerance, positive=True)
-        as_boolean("pairs", self.pairs)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        rests = situation.drift() <= self.tolerance
-        if not self.pairs:
-            return rests
         whole = jnp.exp(situation.log_norm - situation.log_size())
-        return rests & (situation.growth() <= (1.0 + GROWTH) * whole)
+        return (situation.drift() <= self.tolerance) & (situation.growth() <= (1.0 + GROWTH) * whole)
 
 
 class StationaryPoint(AbstractStop):
@@ -181,7 +176,7 @@ class StationaryPoint(AbstractStop):
     stops at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
 
     For a model homogeneous of degree L the ratio is of the order of $\|\theta\|^{L-1}$ wherever nothing cancels; with
-    `degree` L weights below one are not taken for a stationary point because they are small. `pairs`: see `AtRest`; a
+    `degree` L weights below one are not taken for a stationary point because they are small. Of pairs (see `AtRest`) a
     point from which some entry still moves away, at more than `tolerance` of $\sum_k|p_k|$, is a saddle, and the rule
     does not stop there.
 
@@ -194,20 +189,16 @@ class StationaryPoint(AbstractStop):
 
     tolerance: float = 1e-10
     degree: int = 1
-    pairs: bool = False
 
     def __check_init__(self) -> None:
         check_real("tolerance", self.tolerance, positive=True)
         as_integer("degree", self.degree, 1)
-        as_boolean("pairs", self.pairs)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         least = jnp.log(self.tolerance)
         if self.degree > 1:
             least = least + (self.degree - 1) * jnp.minimum(situation.log_size(), 0.0)
         rests = situation.log_norm <= situation.log_sum + least
-        if not self.pairs:
-            return rests
         return rests & (situation.growth() <= self.tolerance * jnp.exp(situation.log_sum))
 
 

@@ -73,6 +73,10 @@ class System(eqx.Module):
         rho, _, _ = self.scale(s)
         return tree_scale(rho, y), None if w is None else w / rho, log1p_length
 
+    def model(self, state: PyTree, beyond: Array) -> Any:
+        """The model at a state, which beyond the cap stands for a longer one."""
+        return self.coordinates.decode(self.coordinates.shortened(self.context, jnp.exp(-beyond)), state)
+
     def rates(
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
     ) -> tuple[ScaledGradient, Array, Array, Array]:
@@ -135,9 +139,9 @@ class System(eqx.Module):
         if not self.coordinates.stretched:
             # Here -inf where the gradient is zero: a point records it, where the field takes a finite number.
             log_norm = scaled.log_norm - scaled.log_scale
-        model = self.coordinates.decode(self.context, state)
-        moving = self.risk.filter(model)
         _, _, beyond = self.scale(s)
+        model = self.model(state, beyond)
+        moving = self.risk.filter(model)
         log_scale = scaled.log_scale * jnp.exp(self.degree * beyond)
         log_time = self.log_time(s, w, scaled.log_scale, log_speed)
         # log t of the limiting dynamics overflows soon; its logarithm does not.
@@ -197,7 +201,7 @@ class System(eqx.Module):
 
         def reach() -> Array:
             # Of the weights: those of some coordinates start at zero.
-            model = self.coordinates.decode(self.context, state)
+            model = self.model(state, beyond)
             return safe_log(tree_norm(eqx.filter(model, self.risk.filter(model)))) + beyond - _log_expm1(log1p_length)
 
         situation = Situation(
@@ -208,14 +212,14 @@ class System(eqx.Module):
             # Rules compare these, and differentiate nothing.
             log_norm=jnp.where(log_norm > LOG_ZERO, log_norm, -jnp.inf),
             log_sum=jnp.where(log_sum > LOG_ZERO, log_sum, -jnp.inf),
-            decode=lambda: self.coordinates.decode(self.context, state),
+            decode=lambda: self.model(state, beyond),
             decode_velocity=lambda: self.coordinates.velocity(self.context, state, scaled),
             attention=lambda: self.coordinates.attention(self.context, state, self.risk.data),
             drift=lambda: self.turning(s, scaled.gradient, extended[0]),
             certifies=certifies,
             log_size=lambda: safe_log(tree_norm(state)),
             log_reach=reach,
-            growth=lambda: self.coordinates.growth(state, scaled.gradient),
+            growth=lambda: self.coordinates.growth(self.context, state, scaled.gradient),
             stiff_steps=jnp.asarray(stiff_steps),
         )
         fired = jnp.asarray(False) if stop is None else stop(situation)

@@ -45,7 +45,6 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.constraints import leading
-from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
@@ -139,15 +138,15 @@ class AttentionGears(AbstractProblem):
         return jnp.log(self.cap)
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
-        whole, rtol, pairs = jnp.asarray(max_steps), self.path_rtol, has_pairs(model)
-        still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
+        whole, rtol = jnp.asarray(max_steps), self.path_rtol
+        still = partial(StationaryPoint, degree=model.degree)
         if gear == Gear.explicit:
             ends = still(STATIONARY) | SETTLED | Stiff()
             return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report, jumps=False)
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a step.
-            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, linalg.chord)
+            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, partial(linalg.chord, residual=False))
             controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
@@ -158,7 +157,7 @@ class AttentionGears(AbstractProblem):
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        ends = certified | AtRest(pairs=pairs) | LEFT | BACK | still(ROUNDED)
+        ends = certified | AtRest() | LEFT | BACK | still(ROUNDED)
         return Drive(self.solver, controller, ends, share_of(whole), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:

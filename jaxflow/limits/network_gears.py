@@ -31,7 +31,6 @@ from jaxflow.flow import (
     Budget,
     CertificateGap,
     Drive,
-    Halves,
     Lane,
     LogArcLength,
     LogTime,
@@ -121,7 +120,7 @@ class NetworkGears(AbstractProblem):
         certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
         if name == "multipliers":
-            ends = still | certified | AtRest(pairs=isinstance(self.coordinates, Halves))
+            ends = still | certified | AtRest()
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         caps = self._caps(entry.dtype)
         digits = jnp.where(again, caps[-1][1], caps[0][1])

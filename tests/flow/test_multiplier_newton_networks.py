@@ -132,6 +132,20 @@ def test_gradient_of_the_first_step_is_that_of_the_coordinates(name):
         np.testing.assert_allclose(factor * ours_leaf, leaf, rtol=1e-8, atol=1e-10 * float(jnp.max(jnp.abs(leaf))))
 
 
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "W"])
+def test_a_model_beyond_the_cap_is_in_proportion_to_the_longer_one(name):
+    # Also what never moves: of starts of 1e3 it was nearly all that was left of the error of a direction.
+    make, coordinates = FIELDS[name]
+    risk, model = make()
+    system, x = make_system(LogArcLength(timed=False, cap=10.0), coordinates, risk, model)
+    s = jnp.log(1e3)
+    shown = system.point(s, system.start(x), jnp.asarray(True))
+    longer = system.coordinates.decode(system.context, jax.tree.map(lambda x: 1e3 * x, x))
+    parts = [ravel_pytree(eqx.filter(one, risk.filter(one)))[0] for one in (shown.model, longer)]
+    np.testing.assert_allclose(100.0 * parts[0], parts[1], rtol=1e-12)
+    np.testing.assert_allclose(shown.log_norm, jnp.log(jnp.linalg.norm(parts[1])), rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_agrees_with_newton_for_the_weights():
     risk, model = FIELDS["fully connected"][0]()

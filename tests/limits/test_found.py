@@ -44,6 +44,11 @@ FOUND = {
     # A token that pulls away takes over at a norm of e^10.6: the path turns around, and rests at e^3.3. A clock of the
     # length of the path does not resolve that (250 steps and as many failed solves, and `undecided`).
     "comes back": ("diagonal", "(3, 3, 4)", 360, [61], "finite_stationary_point", np.nan),
+    # Of two multipliers of equal margins one rose in its value and one fell in its logarithm: their sum changed by the
+    # square of a rounding, times exponents of 1e12, and every second step failed.
+    "equal tokens": ("KQ", "token twice", 30, [11], "globally_optimal", np.nan),
+    # Multipliers of 1,000 that cancel but for one leave margins a thousand roundings more than one does.
+    "cancel": ("convolutional network", "logistic, barely separable", 10, [6, 9], "globally_optimal", np.nan),
 }
 
 

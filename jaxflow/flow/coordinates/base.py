@@ -49,6 +49,11 @@ class AbstractCoordinates(eqx.Module):
         weights."""
         return 0.0
 
+    def shortened(self, context: PyTree, share: Float[Array, ""]) -> PyTree:
+        """The context of models that stand for longer ones, of which they are this `share`: with as much of the part of
+        the weights that neither moves nor enters the margins."""
+        return context
+
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         """Attention of the model at a state; computed without the model where the coordinates allow that."""
         model = self.decode(context, state)
@@ -63,12 +68,10 @@ class AbstractCoordinates(eqx.Module):
         """
         raise ValueError(f"coordinates: {type(self).__name__} gives no margins of this model; use another solver")
 
-    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        """The rate of the fastest growing component at a state, however small that component is.
-
-        **Raises:** `ValueError` where the state is not made of pairs.
-        """
-        raise ValueError(f"stop: {type(self).__name__} of this model has no pairs; leave `pairs` out")
+    def growth(self, context: PyTree, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        """The rate of the fastest growing component, however small that component is, where components grow by
+        themselves; −inf where they mix."""
+        return jnp.asarray(-jnp.inf)
 
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, linalg
+from jaxflow._core import ScaledGradient, linalg, tree_scale
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, rows_against_others
 from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
@@ -94,6 +94,10 @@ class Factors(AbstractCoordinates):
         K = K_rest + along_keys @ state[0] @ columns.T
         Q = Q_rest + along_queries @ state[1] @ columns.T
         return eqx.tree_at(_factors, model, (K, Q))
+
+    def shortened(self, context: PyTree, share: Float[Array, ""]) -> PyTree:
+        *known, rest, model = context
+        return *known, tree_scale(share, rest), model
 
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         return self.proxy(context, state).attention(data)

@@ -69,7 +69,7 @@ class Halves(AbstractCoordinates):
             return super().constraints(context, state)
         return pair_constraints(risk, model, rotated=True)
 
-    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+    def growth(self, context: PyTree, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
         logarithmic = [jnp.where(x == 0, -jnp.inf, -g / nonzero(x)) for x, g in zip(state, gradient, strict=True)]
         return jnp.max(jnp.stack(logarithmic))
 

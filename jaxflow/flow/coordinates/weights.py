@@ -12,7 +12,7 @@ from jaxflow._core import ScaledGradient, tree_scale
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, rows_against_others
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.coordinates.halves import pair_constraints, pair_growth
+from jaxflow.flow.coordinates.halves import has_pairs, pair_constraints, pair_growth
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, BilinearMargins, QuadraticMargins
 from jaxflow.models import (
     AbstractLinearNetwork,
@@ -46,9 +46,9 @@ class Weights(AbstractCoordinates):
         risk, frozen = context
         return risk.scaled_gradient(eqx.combine(state, frozen))
 
-    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        pair = len(jax.tree.leaves(state)) == 2
-        return pair_growth(state, tree_scale(-1.0, gradient)) if pair else super().growth(state, gradient)
+    def growth(self, context: PyTree, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        own = has_pairs(self.decode(context, state)) and len(jax.tree.leaves(state)) == 2
+        return pair_growth(state, tree_scale(-1.0, gradient)) if own else super().growth(context, state, gradient)
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         """For `DiagonalAttention`, `PromptAttention`, and linear networks of two layers under a margin loss.
