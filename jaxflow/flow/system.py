@@ -75,7 +75,10 @@ class System(eqx.Module):
 
     def model(self, state: PyTree, beyond: Array) -> Any:
         """The model at a state, which beyond the cap stands for a longer one."""
-        return self.coordinates.decode(self.coordinates.shortened(self.context, jnp.exp(-beyond)), state)
+        context = self.context
+        if not self.clock.is_exact():
+            context = self.coordinates.shortened(context, jnp.exp(-beyond))
+        return self.coordinates.decode(context, state)
 
     def rates(
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
