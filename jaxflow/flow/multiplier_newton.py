@@ -181,14 +181,13 @@ class MultiplierNewton(diffrax.AbstractSolver):
         _, margins_at = _at(system, constraints, t1)
         good = good & jnp.all(jnp.where(constraints.keeps, margins_at(after) > 0, True))
         error = jax.tree.map(lambda e: jnp.where(good, e, jnp.inf), weighted(tableau.b_error))
-        # Lengths grow like rho by the choice of the clock.
-        log_length: Any = system.clock.log_length
-        grown = jnp.logaddexp(log1p_length, log_length(t0) + h + jnp.log(-jnp.expm1(-h)))
+        # Lengths grow like rho by the choice of the clock, in whose unit they are counted.
+        grown = jnp.logaddexp(log1p_length, t0 + h + jnp.log(-jnp.expm1(-h)))
         y1 = (after, w, grown)
         y_error = (error, None if w is None else jnp.zeros_like(w), jnp.zeros_like(grown))
         # For the interpolation, which looks at the rates at the two ends.
         ends = (t0, log1p_length), (t1, grown)
-        begun, done = (h * jnp.exp(log_length(t) - a) for t, a in ends)
+        begun, done = (h * jnp.exp(t - a) for t, a in ends)
         lengths = jnp.zeros((stages,), grown.dtype).at[0].set(begun).at[-1].set(done)
         k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), lengths)
         new = StageState(jax.tree.map(lambda k: k[-1] / h, rates), logs, shift)

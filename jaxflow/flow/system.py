@@ -39,7 +39,8 @@ class System(eqx.Module):
     - $w=\rho(1+t)e^{-r}$ with $r=\log dt/ds$. $\log(1+t)$ itself would be a hopeless state: its rate
       $e^{r-\log(1+t)}$ overflows within one step. w obeys a linear equation and stays of order one; it is
       left out where the clock tells the time, or does not care.
-    - $a=\log(1+\text{arc length})$.
+    - $a=\log(1+\text{arc length}/u)$, u the unit of ρ (1 where there is none): at other units its rate is $u/\ell$ at
+      first, which nothing resolves (a path of length 2e6, in a unit of 2e8, was said to be e^(8e58) long).
 
     Beyond the clock's cap the gradient is taken at $\min(\rho,\text{cap})\,y$ and w rests: log t is then
     $-(\rho/\text{cap})^L$ times the log scale there, to leading order. `degree` is L.
@@ -59,6 +60,11 @@ class System(eqx.Module):
             return y, None, zero
         return y, rho * jnp.exp(-self.log_rate(zero, state)), zero
 
+    def log_unit(self) -> Array:
+        """log u of the lengths."""
+        first = self.clock.log_length(jnp.zeros(()))
+        return jnp.zeros(()) if first is None else first
+
     def scale(self, s: Array) -> tuple[Array, Array, Array]:
         """min(ρ, cap), ρ'/ρ, and log(ρ/cap) where that is positive, else 0."""
         log_length = self.clock.log_length(s)
@@ -68,14 +74,17 @@ class System(eqx.Module):
         return jnp.exp(log_length - beyond), jnp.ones(()), beyond
 
     def unpack(self, s: Array, extended: PyTree) -> tuple[PyTree, Array | None, Array]:
-        """Coordinates x (at most at the cap), (1 + t) e^{-r}, and log(1 + arc length)."""
+        """Coordinates x (at most at the cap), (1 + t) e^{-r}, and the log of the arc length."""
         y, w, log1p_length = extended
         rho, _, _ = self.scale(s)
-        return tree_scale(rho, y), None if w is None else w / rho, log1p_length
+        return tree_scale(rho, y), None if w is None else w / rho, self.log_unit() + _log_expm1(log1p_length)
 
     def model(self, state: PyTree, beyond: Array) -> Any:
         """The model at a state, which beyond the cap stands for a longer one."""
-        return self.coordinates.decode(self.coordinates.shortened(self.context, jnp.exp(-beyond)), state)
+        context = self.context
+        if not self.clock.is_exact():
+            context = self.coordinates.shortened(context, jnp.exp(-beyond))
+        return self.coordinates.decode(context, state)
 
     def rates(
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
@@ -102,7 +111,7 @@ class System(eqx.Module):
         scaled, log_norm, _, log_speed = self.rates(s, state)
         velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
-        length = jnp.where(log_norm > LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length), 0.0)
+        length = jnp.where(log_norm > LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length - self.log_unit()), 0.0)
         if w is None:
             return rate, None, length
 
@@ -134,7 +143,7 @@ class System(eqx.Module):
         return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
 
     def point(self, s: Array, extended: PyTree, reached: Array, known: ScaledGradient | None = None) -> Point:
-        state, w, log1p_length = self.unpack(s, extended)
+        state, w, log_arc_length = self.unpack(s, extended)
         scaled, log_norm, _, log_speed = self.rates(s, state, known)
         if not self.coordinates.stretched:
             # Here -inf where the gradient is zero: a point records it, where the field takes a finite number.
@@ -150,7 +159,7 @@ class System(eqx.Module):
             model=model,
             log_time=log_time,
             log_log_time=jnp.where(beyond > 0, far, jnp.log(jnp.maximum(log_time, 0.0))),
-            log_arc_length=_log_expm1(log1p_length),
+            log_arc_length=log_arc_length,
             log_norm=jnp.log(tree_norm(eqx.filter(model, moving))) + beyond,
             log_scale=log_scale,
             log_gradient_norm=log_scale + log_norm + (self.degree - 1) * beyond,
@@ -195,19 +204,19 @@ class System(eqx.Module):
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not self.risk.opaque:
             return jnp.asarray(False)
-        state, w, log1p_length = self.unpack(s, extended)
+        state, w, log_arc_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
         _, _, beyond = self.scale(s)
 
         def reach() -> Array:
             # Of the weights: those of some coordinates start at zero.
             model = self.model(state, beyond)
-            return safe_log(tree_norm(eqx.filter(model, self.risk.filter(model)))) + beyond - _log_expm1(log1p_length)
+            return safe_log(tree_norm(eqx.filter(model, self.risk.filter(model)))) + beyond - log_arc_length
 
         situation = Situation(
             risk=self.risk,
             log_time=self.log_time(s, w, scaled.log_scale, log_speed),
-            log_arc_length=_log_expm1(log1p_length),
+            log_arc_length=log_arc_length,
             scaled=eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
             # Rules compare these, and differentiate nothing.
             log_norm=jnp.where(log_norm > LOG_ZERO, log_norm, -jnp.inf),

@@ -172,6 +172,14 @@ def test_a_path_from_next_to_a_rest_has_a_first_step():
     assert lane.s == lane.end and drive.trajectory(lane).result == RESULTS.successful
 
 
+def test_lengths_far_below_the_unit_are_counted():
+    # In units of one the rate of log(1 + length) is 1e8 at the start: no step resolved it, and a path of some millions
+    # was said to be e^(8e58) long.
+    risk, model = instance()
+    path = jf.integrate(risk, model, clock=jf.LogArcLength(unit=1e8, timed=False), until=float(np.log(50.0)))
+    np.testing.assert_allclose(path.log_arc_length, np.log(50.0), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_limiting_dynamics_agree_with_the_flow_where_both_exist():
     """Beyond the cap the direction goes on to the limit of the exact flow, which log t has not yet reached."""

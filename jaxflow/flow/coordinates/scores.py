@@ -38,11 +38,20 @@ class ScoreAttention(AbstractAttention):
         return self.initial_logits + jnp.pad(relative, [(0, 0)] * len(outputs) + [(1, 0)])
 
     def combined_weights(self) -> Float[Array, "d d"]:
-        moved = self.basis @ self.offset
+        return self.initial.W + self.along(self.offset)
+
+    def along(self, offset: Float[Array, " r"]) -> Float[Array, "d d"]:
+        r"""$\sum_jb_jE_j$."""
+        moved = self.basis @ offset
         if self.frames is None:
-            return self.initial.W + moved.reshape(self.initial.W.shape)
+            return moved.reshape(self.initial.W.shape)
         left, right = self.frames
-        return self.initial.W + left @ moved.reshape(left.shape[1], right.shape[1]) @ right.T
+        return left @ moved.reshape(left.shape[1], right.shape[1]) @ right.T
+
+    def within(self) -> Float[Array, "d d"]:
+        """The part of the initial weights in the span."""
+        W = self.initial.W if self.frames is None else self.frames[0].T @ self.initial.W @ self.frames[1]
+        return self.along(W.reshape(-1) @ self.basis)
 
     def trainable(self) -> PyTree:
         return mark_trainable(self, ("offset",))
@@ -119,6 +128,11 @@ class Scores(AbstractCoordinates):
     def left_behind(self, context: PyTree) -> Float[Array, ""]:
         return tree_norm(context[0].initial.W)
 
+    def shortened(self, context: PyTree, share: Float[Array, ""]) -> PyTree:
+        proxy, own = context
+        kept = proxy.within()
+        return eqx.tree_at(lambda p: p.initial.W, proxy, kept + share * (proxy.initial.W - kept)), own
+
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         # The weights would be summed from n(T - 1) matrices and multiplied with every token again.
         return _at(context, state).attention(data)
@@ -164,6 +178,9 @@ class LayerScores(AbstractCoordinates):
 
     def left_behind(self, context: PyTree) -> Float[Array, ""]:
         return tree_norm([proxy.initial.W for proxy, _ in context[0]])
+
+    def shortened(self, context: PyTree, share: Float[Array, ""]) -> PyTree:
+        return tuple(Scores().shortened(own, share) for own in context[0]), context[1]
 
     def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
         return together([Scores().constraints(own, x) for own, x in self._each(context, state)])
