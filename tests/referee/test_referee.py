@@ -65,6 +65,14 @@ def test_claims_of_attention_are_judged() -> None:
                 assert attention.judge("W", data, one, path, i).verdict == verdict, one
 
 
+def test_paths_from_far_out_are_those_of_small_steps() -> None:
+    rng = np.random.default_rng(0)
+    data, theta = attention.ordinary(rng, 2, 3, 3, 4), attention.start(rng, "W", 2, 4, 30.0)
+    far, plain = flow.follow_far("W", data, theta), flow.follow("W", data, theta)
+    assert (plain.lead >= flow.LEAD).all() and (far.lead >= flow.LEAD).all()
+    np.testing.assert_array_equal(far.selected, plain.selected)
+
+
 # Linear networks
 
 
