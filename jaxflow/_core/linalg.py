@@ -326,12 +326,13 @@ def _within(finder: Any, rate: Any, args: Any, state: Any) -> tuple[Any, Any]:
     rejected (a matrix times its transpose, fitted to known entries, at log t of 20: `undecided` after 2,000 failed
     solves, 4 of 6; three layers from a start of 1e-12, at their first saddle)."""
     # What Diffrax hands to a root finder that wants to know of the stage $y+d\,h\,f$.
-    _, d, _, prod, _, y, _, h = args
+    _, d, _, _, _, y, _, h = args
 
     def share(rate: Any, change: Any, y: Any) -> Any:
-        return d * change / (finder.atol + finder.rtol * jnp.abs(y + d * rate))
+        # Not Diffrax's closed product of a rate with a step: it refuses values with another sharding.
+        return d * h * change / (finder.atol + finder.rtol * jnp.abs(y + d * h * rate))
 
-    change = jax.tree.map(share, prod(rate, h), prod(state.diff, h), y)
+    change = jax.tree.map(share, rate, state.diff, y)
     failed = state.result != optimistix.RESULTS.successful
     return failed | (finder.norm(change) < 1.0), state.result
 

@@ -167,7 +167,7 @@ FLOWS: list[Call] = [
         tolerance=(1e-3, k.number(positive=True, most=1.0)),
         pull=(None, k.number(least=0.0, nothing=True)),
     ),
-    call(jf.StationaryPoint, "tolerance", "pairs", degree=(1, k.count())),
+    call(jf.StationaryPoint, "tolerance", degree=(1, k.count())),
     call(jf.LossExcess, log_excess=(-3.0, k.number())),
     call(jf.Budget, log_time=(3.0, k.number(infinite=True)), log_arc_length=(3.0, k.number(infinite=True))),
     call(lambda rule: jf.Budget() | rule, row="rules joined", rule=(jf.Budget(), k.instance())),
