@@ -235,8 +235,7 @@ def _selection(path: Trajectory, data: TokenData) -> tuple[Float[Array, ""], Boo
     """The least share of its attention that a query gives its top token, and whether the multipliers that pull away
     from these tokens have more than the share of `SETTLED`: a direction at rest between those and the others repels,
     and only a long implicit step can come to it."""
-    attention = path.final.model.attention(data)
-    top = leading(attention, data)
+    top, share = leading(path.final.model.attention(data), data)
     pull = jnp.where(top, 0.0, jnp.asarray(path.final.multipliers))
     pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > SETTLED.tolerance * jnp.sum(jnp.abs(pull))
-    return jnp.min(jnp.sum(attention, axis=-1, where=top)), pulled
+    return jnp.min(share), pulled

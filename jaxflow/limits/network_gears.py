@@ -118,7 +118,8 @@ class NetworkGears(AbstractProblem):
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         # Barely separable data have exponents of a hundred where others have millions.
         ends = still | (LossExcess(LOG_LOSS) & exact)
-        return Drive(kvaerno(1e-6, 1e-8, partial(linalg.newton, residual=False)), controller, ends, share_of(steps), self.report)
+        solver = kvaerno(1e-6, 1e-8, partial(linalg.newton, residual=False))
+        return Drive(solver, controller, ends, share_of(steps), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         # A cap is one of lengths of the weights.
