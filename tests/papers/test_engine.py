@@ -2,14 +2,8 @@
 
 import functools
 import json
-import os
 import pickle
-import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +20,7 @@ from jaxflow.papers import dataset as datasets
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Check
-from jaxflow.study import Study, store, trial_key
+from jaxflow.study import Study, trial_key
 from jaxflow.study import manifest as manifests
 from jaxflow.study.shapes import ACCELERATOR
 from tests.papers import toy_experiment as experiment
@@ -37,7 +31,6 @@ def silent(line: str) -> None:
     pass
 
 
-ROOT = Path(__file__).resolve().parents[2]
 # Asked once instead of by every one of many short runs, a third of whose time they are.
 ONCE = {name: functools.cache(getattr(manifests, name)) for name in ("commit", "package_version")}
 
@@ -129,34 +122,6 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, function: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
-def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, seen, target = store.write_file, 0, -1
-
-    def counted(*arguments: Any) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == target:
-            raise Killed
-        write(*arguments)
-
-    for module in (store, datasets):
-        monkeypatch.setattr(module, "write_file", counted)
-    uninterrupted = flat(collect(tmp_path / "whole"))
-    # Early, in the middle of blocks, and as the last part, the sweep, is written.
-    for target in (seen // 5, seen // 2, seen):
-        folder, seen = tmp_path / str(target), 0
-        with pytest.raises(Killed):
-            collect(folder)
-        before = len(toy.COMPUTED)
-        assert flat(collect(folder)) == uninterrupted
-        again = toy.COMPUTED[before:]
-        # Seven slow instances in blocks of three, and one block again to compare.
-        assert again.count("curve") == 1 and again.count("slow") <= 9 + 3
-        assert flat(collect(folder)) == uninterrupted and toy.COMPUTED[before:] == again
-    assert again.count("slow") == 0
-
-
 def test_a_crowded_process_forgets_programs_between_parts(whole: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """`verify` of a paper with seventeen checks ran out of memory maps near its end, and died in the compiler."""
     forgotten = []
@@ -180,27 +145,6 @@ def test_a_file_appears_whole_beside_what_a_killed_process_left(tmp_path: Path) 
     datasets.save_arrays(tmp_path / "a.npz", {"x": np.arange(3)})
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
     assert np.array_equal(datasets.load_arrays(tmp_path / "a.npz")["x"], np.arange(3))
-
-
-@pytest.mark.slow
-def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
-    said: list[str] = []
-    paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
-    assert set(paths) == {"data", "png", "svg", "table", "claims", "manifest"}
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances of each cell" in line for line in said)
-    _, rows = papers.verify("toy", out=tmp_path, say=silent)
-    assert toy.COMPUTED.count("curve") == 1
-    assert claims[0].evidence == rows[0].evidence and claims[0].measured.endswith(rows[0].measured)
-    with np.load(tmp_path / "verify.npz") as saved, np.load(paths["data"]) as own:
-        assert np.array_equal(saved["toy-numbers.draws.value"], own["draws.value"])
-    assert "- a note" in paths["table"].read_text(encoding="utf-8")
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        papers.reproduce("toy", "curve", out=tmp_path, say=silent)
-    papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
-    assert toy.COMPUTED.count("curve") == 2
-    _, other = papers.verify("toy", seed=1, out=tmp_path, overwrite=True, say=silent)
-    assert other[0].worst != rows[0].worst
 
 
 def test_the_seconds_of_all_attempts_are_kept(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,14 +191,23 @@ FILES = ("curve.npz", "curve.png", "curve-claims.md", "curve-claims.json", "veri
 
 @pytest.mark.slow
 def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def curve(folder: str, **more: Any) -> None:
-        papers.reproduce("toy", "curve", out=tmp_path / folder, say=silent, **more)
+    said: list[str] = []
 
-    def verify(folder: str) -> None:
-        papers.verify("toy", out=tmp_path / folder, say=silent)
+    def curve(folder: str, **more: Any) -> Any:
+        return papers.reproduce("toy", "curve", out=tmp_path / folder, say=said.append, **more)
 
-    curve("whole")
-    verify("whole")
+    def verify(folder: str) -> Any:
+        return papers.verify("toy", out=tmp_path / folder, say=silent)
+
+    (paths, claims), (_, rows) = curve("whole"), verify("whole")
+    # Figure and check share their numbers.
+    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances of each cell" in line for line in said)
+    assert claims[0].evidence == rows[0].evidence and claims[0].measured.endswith(rows[0].measured)
+    with np.load(tmp_path / "whole" / "verify.npz") as saved, np.load(paths["data"]) as own:
+        assert np.array_equal(saved["toy-numbers.draws.value"], own["draws.value"])
+    assert set(paths) == {"data", "png", "svg", "table", "claims", "manifest"}
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    assert "- a note" in paths["table"].read_text(encoding="utf-8")
     toy.COMPUTED.clear()
     # Where numbers are written, and where a figure is.
     for function in ("dataset.write_file", "run.save_figure"):
@@ -262,13 +215,14 @@ def test_killed_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path, monkey
             curve("killed")
     assert (tmp_path / "killed" / "curve.npz").exists()
     curve("killed")
-    assert toy.COMPUTED.count("curve") == 2
+    # The sweep alone is computed again: seven slow instances in blocks of three were complete before the kill.
+    assert toy.COMPUTED.count("curve") == 2 and toy.COMPUTED.count("slow") == 9
     with killed_at(monkeypatch, "run.findings_markdown"):
         verify("killed")
     verify("killed")
     for name in FILES:
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="--overwrite"):
         curve("killed")
     # Asked to begin again, and killed: the same command without that goes on.
     with killed_at(monkeypatch, "dataset.write_file"):
@@ -319,36 +273,6 @@ def test_numbers_of_other_versions_are_not_continued(toy: Any, tmp_path: Path, m
     monkeypatch.setattr(manifests, "package_version", lambda name: "0.0")
     with pytest.raises(papers.OtherNumbers, match="--overwrite begins again"):
         collect(tmp_path)
-
-
-def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.papers.toy_experiment", str(folder), str(pause)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with open(folder.parent / "errors.txt", "ab") as errors:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)
-
-
-@pytest.mark.slow
-def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    papers.reproduce("toy", "curve", scale="paper", out=whole, say=silent)
-    papers.verify("toy", scale="paper", out=whole, say=silent)
-    with start(killed, 0.1) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        # Forty slow instances take four seconds.
-        time.sleep(random.Random(11).uniform(0.0, 4.0))
-        assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-    with start(killed, 0.0) as process:
-        process.communicate(timeout=300)
-    assert process.returncode == 0, (tmp_path / "errors.txt").read_text()
-    for name in FILES:
-        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-    # One for each process that came to the numbers, and for each command of the last.
-    kept = [json.loads(file.read_text())["seconds"] for file in (killed / "numbers").rglob("attempts/*.json")]
-    assert len(kept) >= 2
-    assert json.loads((killed / "verify-manifest.json").read_text())["seconds"] >= sum(kept) - 0.1
 
 
 def test_every_dataset_is_found_where_it_says() -> None:
