@@ -202,7 +202,7 @@ def _followed_beyond(risk: EmpiricalRisk, exact: Trajectory, gap: Positive) -> t
         theta,
         jnp.asarray(degree, theta.dtype),
         present=jnp.ones(data.targets.size, bool),
-        target=SHARE_OF_GAP * gap,  # pyright: ignore[reportArgumentType]
+        target=SHARE_OF_GAP * gap,
         # Out of steps before, exponents may be large enough.
         idle=start.log_scale >= 0.5 * LOG_LOSS,
     )
