@@ -31,7 +31,7 @@ STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "pe
 ELSEWHERE = {
     "verify": ROOT / "tests" / "papers" / "test_runs.py",
     "reproduce": ROOT / "tests" / "papers" / "test_runs.py",
-    "demo": ROOT / "tests" / "cli" / "test_demo.py",
+    "demo": ROOT / "tests" / "cli" / "test_answers.py",
     "--executor": ROOT / "tests" / "study" / "test_executors.py",
 }
 
