@@ -31,6 +31,8 @@ def judged(model: str, kind: Any, data: Any, theta: Any) -> tuple[list[Any], lis
     return said, [found.verdict for found in run.judge(model, kind, data, theta, said)]
 
 
+NARROW = "exponential, barely separable, depth 3"
+
 # Model, kind, how many are drawn, the chosen ones, their outcome, and the largest error that may be claimed.
 FOUND = {
     # With tolerances of 1e-11 and more for weights of 1e-12 one of these said 5e-7 for 4e-6.
@@ -55,6 +57,10 @@ FOUND = {
     "equal tokens": ("KQ", "token twice", 30, [11], "globally_optimal", np.nan),
     # Multipliers of 1,000 that cancel but for one leave margins a thousand roundings more than one does.
     "cancel": ("convolutional network", "logistic, barely separable", 10, [6, 9], "globally_optimal", np.nan),
+    # Exponents of a hundred where others have millions: a length told nothing of them, and steps of the weights with a
+    # cap had no digits (deep networks: 10 of 10 `undecided`, convolutional ones 6).
+    "narrow": ("deep network", NARROW, 10, [0, 1, 3], "globally_optimal", np.nan),
+    "narrow, sparse": ("convolutional network", NARROW, 10, [0, 4], "locally_optimal", np.nan),
 }
 
 
@@ -93,18 +99,6 @@ def test_three_fully_connected_layers_are_certified_by_default():
     expected = ["globally_optimal"] * 9 + ["finite_stationary_point", "undecided"]
     assert [claim.outcome for claim in said] == expected
     assert verdicts == ["right"] * 10 + ["undecided"]
-
-
-@pytest.mark.slow
-def test_a_support_vector_that_comes_last_is_waited_for():
-    # Two nearly opposite inputs push with all there is; a third needs a multiplier of a thousandth, and its margin was
-    # 1.03 to 1.4 in place of one where the direction was said to be stationary (5 of 50).
-    kind, rng = draws.KINDS["exponential, barely separable, depth 3"], np.random.default_rng([0, 2])
-    data = kind.change(rng, Vectors(rng.normal(size=(16, 6, 4)), np.ones((16, 6)))).take(slice(8))
-    layers = [0.1 * rng.normal(size=(16, 4))[:8], 0.1 * rng.normal(size=(16, 4))[:8], np.zeros((8, 4))]
-    said, verdicts = judged("convolutional network", kind, data, tuple(layers))
-    stationary = [found for claim, found in zip(said, verdicts, strict=True) if claim.outcome == "locally_optimal"]
-    assert len(stationary) >= 2 and "wrong" not in verdicts and "right" in stationary
 
 
 def test_a_mode_that_is_hidden_says_nothing_of_rest():
