@@ -224,11 +224,12 @@ def _followed_beyond(risk: EmpiricalRisk, exact: Trajectory, gap: Positive) -> t
         velocity=eqx.filter(unravel(unit), risk.filter(start.model)),
         multipliers=-data.targets * path.state.multipliers,
     )
-    taken = {name: exact.stats[name] + path.steps for name in ("num_steps", "num_accepted_steps")}
-    counted: Any = RESULTS.event_occurred
-    whole = Trajectory(end, exact.saved, Code(Regime.limiting, Regime), counted, exact.stats)
+    totals = {"num_steps", "num_accepted_steps"} & exact.stats.keys()
+    taken = {name: exact.stats[name] + path.steps for name in totals} | {"num_hard_margin_steps": path.steps}
+    arrived: Any = RESULTS.event_occurred
+    whole = Trajectory(end, exact.saved, Code(Regime.limiting, Regime), arrived, exact.stats)
     return (
-        replace(tree_where(found, whole, exact), stats=exact.stats | taken | {"num_hard_margin_steps": path.steps}),
+        replace(tree_where(found, whole, exact), stats=exact.stats | taken),
         tree_where(found, Beyond(grown, jnp.linalg.norm(unit - theta / length), path.error), Beyond()),
     )
 
