@@ -25,6 +25,10 @@ def child(*arguments: str, cwd: Path = ROOT, to: int = subprocess.PIPE, **enviro
 def said(*arguments: str, seconds: float = 300, **how: Any) -> str:
     """What another Python prints, which must end well."""
     process = child(*arguments, **how)
-    output, errors = process.communicate(timeout=seconds)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     assert process.returncode == 0, errors[-3000:]
     return output

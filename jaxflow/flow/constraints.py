@@ -113,12 +113,13 @@ def rows_against_others(data: TokenData, index: Int[Array, " o"], tokens: Float[
     return against_others(index, outputs).reshape(-1, tokens.shape[-1])
 
 
-def leading(attention: Float[Array, "*n T"], data: Any) -> Bool[Array, "*n T"]:
-    """The token with the most attention of each query (of each layer), and its copies."""
+def leading(attention: Float[Array, "*n T"], data: Any) -> tuple[Bool[Array, "*n T"], Float[Array, "*n"]]:
+    """The token with the most attention of each query (of each layer), and its copies; and their share of it."""
     index, copies = jnp.argmax(attention, axis=-1), data.copies
     for _ in range(index.ndim - data.labels.ndim):
         copies = jax.vmap(copies)
-    return copies(index)
+    top = copies(index)
+    return top, jnp.sum(attention, axis=-1, where=top)
 
 
 class NetworkConstraints(AbstractConstraints):

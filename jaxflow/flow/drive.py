@@ -316,7 +316,6 @@ def _jumped(lane: Lane, after: PyTree) -> Array:
         system = lane.system
         return system.coordinates.attention(system.context, system.unpack(s, state)[0], data)
 
-    before, after = attention(lane.s, lane.state), attention(lane.s_next, after)
-    top = leading(before, data)
-    had, has = (jnp.sum(x, axis=-1, where=top) for x in (before, after))
+    top, had = leading(attention(lane.s, lane.state), data)
+    has = jnp.sum(attention(lane.s_next, after), axis=-1, where=top)
     return jnp.any((had >= Unsaturated().share) & (has <= 1.0 - Unsaturated().share))

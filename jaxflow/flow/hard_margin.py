@@ -75,7 +75,7 @@ def hard_margin_flow(
     degree: Float[Array, ""],
     *,
     present: Bool[Array, " n"],
-    target: float,
+    target: float | Float[Array, ""],
     tolerance: float = 1e-3,
     max_steps: int = 2048,
     until: float | Float[Array, ""] = jnp.inf,

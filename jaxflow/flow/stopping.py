@@ -107,14 +107,12 @@ class SelectionSettled(AbstractStop):
             check_real("pull", self.pull, least=0.0)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        attention, data = situation.attention(), situation.risk.data
-        top = leading(attention, data)
+        top, share = leading(situation.attention(), situation.risk.data)
         multipliers: Any = situation.scaled.multipliers
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
-        settled = jnp.all(jnp.sum(attention, axis=-1, where=top) >= 1.0 - self.tolerance)
-        share = self.tolerance if self.pull is None else self.pull
-        return settled & (away <= share * jnp.sum(jnp.abs(pull)))
+        most = self.tolerance if self.pull is None else self.pull
+        return jnp.all(share >= 1.0 - self.tolerance) & (away <= most * jnp.sum(jnp.abs(pull)))
 
 
 class Unsaturated(AbstractStop):
@@ -128,8 +126,7 @@ class Unsaturated(AbstractStop):
         check_real("share", self.share, positive=True, most=1.0)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        attention, data = situation.attention(), situation.risk.data
-        return jnp.any(jnp.sum(attention, axis=-1, where=leading(attention, data)) < self.share)
+        return jnp.any(leading(situation.attention(), situation.risk.data)[1] < self.share)
 
 
 class SelfCertified(AbstractStop):

@@ -1,42 +1,49 @@
 """Limits of linear networks: a direction or a point, with its program and certificates."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from jaxflow._core import Code, Outcome, compiled_once, good, one_lane_at_a_time, positive_or_one, require
+from jaxflow._core import (
+    RESULTS,
+    Code,
+    Outcome,
+    compiled_once,
+    good,
+    one_lane_at_a_time,
+    positive_or_one,
+    require,
+    tree_where,
+)
 from jaxflow.data import LinearData
+from jaxflow.flow import hard_margin_flow
 from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.closed_form import closed_direction
+from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
-from jaxflow.limits.network_facts import NetworkFacts
+from jaxflow.limits.model_direction import LARGEST_ERROR, SHARE_OF_GAP
+from jaxflow.limits.network_facts import Beyond, NetworkFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import by_gears, out_of_steps
 from jaxflow.limits.rate import fit_rate
 from jaxflow.limits.saddles import coordinates_that_move, network_at_rest
 from jaxflow.limits.self_certificate import better_of, network_bounds
-from jaxflow.limits.stages import STATIONARY, Count, Positive, stationarity
+from jaxflow.limits.stages import LOG_LOSS, STATIONARY, Count, Positive, stationarity
 from jaxflow.limits.units import in_units, largest_entry
 from jaxflow.limits.verdict import ELSEWHERE, judge
-from jaxflow.margin import Lp, ProgramResult, Separability, certify, recession_cone, solve
+from jaxflow.margin import Lp, ProgramResult, Separability, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
-from jaxflow.trajectory import Trajectory
-
-# The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
-# own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
-KKT = 1e-5
-# Of complementary slackness, the share of the multipliers times what their margins are above one. Beyond the cap
-# margins stay a few over it apart, to 1e-5 where they are of order one; where the least is small against the weights, a
-# datum that is not support at all still has a multiplier.
-SLACK = 1e-4
+from jaxflow.trajectory import Regime, Trajectory
 
 
 def network_call(
@@ -89,6 +96,9 @@ def conclude_direction(
     gap: Positive,
 ) -> Limit:
     """The limit direction that a trajectory of a margin loss points at."""
+    beyond = Beyond()
+    if model.degree > 2:
+        trajectory, beyond = _followed_beyond(risk, trajectory, gap)
     within, start, inside = in_units(risk, model, trajectory)
     final = trajectory.final
     # Corollary 1 requires a loss below one at some time, and nothing else of the start.
@@ -134,11 +144,8 @@ def conclude_direction(
         # Stationary points of such a program are many: the best one that a solver found is no yardstick.
         certificate, excess = own, jnp.asarray(jnp.inf)
         slack = jnp.sum(dual * (margins / jnp.where(positive, margin, 1.0) - 1.0))
-        complementary = slack <= SLACK * jnp.sum(dual)
-        # A support vector whose multiplier is small comes to its margin last: the others have to do without it.
-        without = certify(program, chosen, jnp.where(support, dual, 0.0), "flow")
-        stationary = jnp.maximum(own.stationarity, without.stationarity) <= KKT
-        certified, contradicted = stationary & positive & complementary, jnp.asarray(False)
+        at_point = (own.stationarity <= gap) & (slack <= gap * jnp.sum(dual))
+        certified, contradicted = at_point & positive, jnp.asarray(False)
         optimal = Outcome.locally_optimal
 
     kind, outcome = decided(
@@ -174,7 +181,56 @@ def conclude_direction(
         details=NetworkFacts(
             singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
             closed_form=closed_direction(risk, model, own_beta),
+            beyond=beyond,
         ),
+    )
+
+
+def _followed_beyond(risk: EmpiricalRisk, exact: Trajectory, gap: Positive) -> tuple[Trajectory, Beyond]:
+    r"""The path to where the hard-margin flow leads from the end of the exact one: a KKT point of
+    $\min\frac12\|\theta\|^2$ s.t. $y_if(x_i)\ge1$, whose multipliers the end has, and the direction of the weights its
+    velocity. The exact path where that does not converge.
+
+    Exponents grow like $\rho^L$, and log t with them, to leading order.
+    """
+    start = exact.final
+    theta, unravel = flat(risk, start.model)
+    data: Any = risk.data
+    degree = start.model.degree
+    path = hard_margin_flow(
+        lambda row: risk.margins(unravel(row)).reshape(-1),
+        theta,
+        jnp.asarray(degree, theta.dtype),
+        present=jnp.ones(data.targets.size, bool),
+        target=SHARE_OF_GAP * gap,
+        # Out of steps before, exponents may be large enough.
+        idle=start.log_scale >= 0.5 * LOG_LOSS,
+    )
+    found = path.converged & (path.error <= LARGEST_ERROR)
+    length, size = (positive_or_one(jnp.linalg.norm(row)) for row in (theta, path.state.weights))
+    unit, grown = path.state.weights / size, path.log_growth
+    log_scale, far = start.log_scale * jnp.exp(degree * grown), jnp.log(jnp.abs(start.log_scale)) + degree * grown
+    # Of ψ = Σ λ_k ∇q_k(ψ), at the length of θ, and beyond.
+    log_push = (degree - 1) * (jnp.log(length / size) + grown) + jnp.log(size)
+    end = replace(
+        start,
+        model=unravel(length * unit),
+        log_time=-log_scale,
+        log_log_time=far,
+        log_arc_length=start.log_arc_length + grown,
+        log_norm=start.log_norm + grown,
+        log_scale=log_scale,
+        log_gradient_norm=log_scale + log_push,
+        velocity=eqx.filter(unravel(unit), risk.filter(start.model)),
+        multipliers=-data.targets * path.state.multipliers,
+    )
+    totals = {"num_steps", "num_accepted_steps"} & exact.stats.keys()
+    taken = {name: exact.stats[name] + path.steps for name in totals} | {"num_hard_margin_steps": path.steps}
+    arrived: Any = RESULTS.event_occurred
+    whole = Trajectory(end, exact.saved, Code(Regime.limiting, Regime), arrived, exact.stats)
+    return (
+        replace(tree_where(found, whole, exact), stats=exact.stats | taken),
+        tree_where(found, Beyond(grown, jnp.linalg.norm(unit - theta / length), path.error), Beyond()),
     )
 
 

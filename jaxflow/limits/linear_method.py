@@ -28,11 +28,10 @@ class LinearStaged(AbstractMethod):
 
     **Regression**: the gear of `jaxflow.limits.regression_gears`, at falling tolerances.
 
-    **Arguments:** `near`, `far`: arc lengths of classification (`far=None`: $e^{10^6}$ for two layers, 1e100 for more);
-    `log_time`: end of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1
-    or less); `saves`: save points for the rate; `coordinates`: of regression, None for `coordinates_of`; `Dual` where
-    the network allows it; `report`: receives a line a second (see `find_limit`'s
-    `progress`).
+    **Arguments:** `near`, `far`: arc lengths of classification, `far` of two layers (None: $e^{10^6}$); `log_time`: end
+    of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1 or less);
+    `saves`: save points for the rate; `coordinates`: of regression, None for `coordinates_of`; `Dual` where the network
+    allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
 
     **Example:**
 

@@ -7,8 +7,7 @@ definable (Ji and Telgarsky 2020), as networks of the usual parts are. Such a po
 
 The exact flow is followed until the loss is $e^{-100}$ (`jaxflow.limits.own_gears`). From there the exponents are 100
 and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`), whose implicit steps slide along
-kinks and reach any size of θ. Measured from starts at losses between $e^{-30}$ and $e^{-1000}$, its limits differ by
-1e-3 to 1e-6.
+kinks and reach any size of θ.
 """
 
 from collections.abc import Callable
@@ -42,7 +41,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
-from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_LOSS, STATIONARY, stationarity
 from jaxflow.limits.steps import PATH_RTOL
 from jaxflow.limits.verdict import ELSEWHERE, above, is_solved
 from jaxflow.margin import AbstractNorm, Frobenius, Lp, Schatten, Solution, certify, solve
@@ -82,7 +81,7 @@ class ModelStaged(eqx.Module):
     """
 
     degree: float | None = None
-    log_loss: float = -100.0
+    log_loss: float = LOG_LOSS
     rtol: float | None = None
     tolerance: float = 1e-3
     hard_margin_steps: int = 2048

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import Code, Outcome
+from jaxflow._core import AbstractPrinted, Code, Outcome
 from jaxflow.limits.closed_form import ClosedForm
 from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bound_of, gaps_of, precision_note, unknown, when_of
 from jaxflow.theory import InterpolationProgram
@@ -35,6 +35,16 @@ class ErrorSource(IntEnum):
     distance = 4
 
 
+class Beyond(AbstractPrinted):
+    """The hard-margin flow beyond the end of the exact one, of more than two layers: `growth` of log ρ, how far the
+    direction `turned` in norm, and an estimate of its `error` (see `jaxflow.flow.HardMarginPath`). Zero, and NaN, where
+    it was not followed."""
+
+    growth: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
+    turned: Float[Array, ""] = eqx.field(default_factory=unknown)
+    error: Float[Array, ""] = eqx.field(default_factory=unknown)
+
+
 class NetworkFacts(AbstractFacts):
     r"""What only a limit of a linear network has.
 
@@ -45,6 +55,7 @@ class NetworkFacts(AbstractFacts):
       source, see `ErrorSource`. +inf where there is none; NaN for margin losses, whose measure is `excess`.
       `flow_distance`: of the flow's own end (`trajectory.final.model`) from `flow_direction`, relative; zero where they
       are one.
+    - `beyond`: of margin losses and more than two layers, see `Beyond`.
     - `closed_form`: for one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
     """
 
@@ -56,6 +67,7 @@ class NetworkFacts(AbstractFacts):
     error: Float[Array, ""] = eqx.field(default_factory=unknown)
     error_source: Code = eqx.field(default_factory=lambda: Code(ErrorSource.none, ErrorSource))
     flow_distance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
+    beyond: Beyond = eqx.field(default_factory=Beyond)
 
     def sentence(self, limit: Limit) -> str:
         outcome, when, end = Outcome(int(limit.outcome)), when_of(limit.trajectory), describe(limit.trajectory.result)
@@ -84,7 +96,11 @@ class NetworkFacts(AbstractFacts):
         beside = ""
         if closed is not None and bool(closed.applies):
             beside = f" The closed form is {float(closed.distance):.1e} from the flow's direction: {closed.sentence()}"
-        return f"Support vectors {support}; at {when} the limit direction {claim}. {theorem}{beside}"
+        further = ""
+        if self.beyond.growth > 0:
+            turned = float(self.beyond.turned)
+            further = f" It is that of the hard-margin flow, which turned it by {turned:.1e} from there."
+        return f"Support vectors {support}; at {when} the limit direction {claim}.{further} {theorem}{beside}"
 
     def _of_a_point(self, limit: Limit, outcome: Outcome, when: str, theorem: str) -> str:
         size, excess = float(jnp.linalg.norm(limit.end)), float(limit.excess)

@@ -8,8 +8,8 @@ r"""Linear networks under a margin loss: their gears, and when one follows anoth
 3. **Multipliers**, of two layers: `MultiplierNewton` in log arc length until the flow certifies its direction or its
    direction is at rest. Of a component with slack $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is
    allowed to be a million.
-   **Weights**, of more layers, whose margins are no quadratic forms: Kvaerno5 in log arc length. Where Newton's method
-   finds no digits for the cap of the exponents the stretch is dropped, and taken again with a lower one.
+   **Weights**, of more layers, whose margins are no quadratic forms: Kvaerno5 in log arc length, as far as exponents
+   have digits for Newton's method. From there the limit is that of the hard-margin flow (`jaxflow.limits.linear`).
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ from jaxflow.flow import (
     Lane,
     LogArcLength,
     LogTime,
+    LossExcess,
     MultiplierNewton,
     Situation,
     Stiff,
@@ -45,20 +46,14 @@ from jaxflow.limits.attention import EXPONENTS
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.saddles import AtMinimum, Hurried, at_minimum, hurried
 from jaxflow.limits.self_certificate import flow_certifier
-from jaxflow.limits.stages import FAR, FLOOR, HORIZON, STATIONARY, Count, Positive
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_LOSS, STATIONARY, Count, Positive
 from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-# ρ^L at which the flow passes to its limiting dynamics: with multipliers `EXPONENTS`. Newton's method for the
-# weights themselves loses digits that the multipliers need much earlier, and with as many digits as below it takes all
-# of its steps at 1e10, with any at 1e12. Margins keep a floor of one over it, in units of the least margin on the unit
-# sphere, which is 1e-3 and less of more layers. Of a fully connected network, which is held against a convex program,
-# it is to be below the gap; its path ends where it is certified.
-CONVEX_CAP = 1e10
-# Of more layers, with the digits of Newton's method: where exponents have none for the first (two of 64 convolutional
-# networks) the path is followed again at the next of these.
-DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
+# ρ^L to which weights are followed at least, and rates are fitted: those of more than two layers have no digits for
+# Newton's method from 1e9 on (two of 64 convolutional networks).
+EXACT = 1e6
 
 
 class Fitted(AbstractStop):
@@ -116,23 +111,22 @@ class NetworkGears(AbstractProblem):
             solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry, partial(linalg.newton, residual=False))
             ends = fitted if self.degree == 2 else fitted | Hurried(jnp.asarray(rtol))
             return Drive(solver, controller, ends, share_of(steps), self.report)
-        certified = CertificateGap(self.gap, flow_certifier())
-        certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
         controller = implicit_control(rtol=1e-4, atol=1e-6)
+        exact = Budget(log_arc_length=float(np.log(self._exact - self.near)))
         if name == "multipliers":
-            ends = still | certified | AtRest()
+            ends = still | (CertificateGap(self.gap, flow_certifier()) & exact) | AtRest()
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
-        caps = self._caps(entry.dtype)
-        digits = jnp.where(again, caps[-1][1], caps[0][1])
-        most = steps if len(caps) == 1 else share_of(steps)
-        ends = still | certified if self.convex else still
-        return Drive(kvaerno(digits, 1e-2 * digits), controller, ends, most, self.report)
+        # Barely separable data have exponents of a hundred where others have millions.
+        ends = still | (LossExcess(LOG_LOSS) & exact)
+        # As of a caller's own model, in narrow valleys.
+        solver = kvaerno(1e-6, 1e-8, partial(linalg.chord, residual=False), iterations=40)
+        return Drive(solver, controller, ends, share_of(steps), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         # A cap is one of lengths of the weights.
         coordinates = Weights() if self.gears[gear] == "weights" else self.coordinates
         lane = partial(start.lane, drive, coordinates=coordinates)
-        name, near, here = self.gears[gear], self.near, start.here
+        name, near = self.gears[gear], self.near
         if name == "explicit":
             return lane(clock=ArcLength(), until=HORIZON if self.degree == 2 else near)
         if name == "implicit":
@@ -144,20 +138,13 @@ class NetworkGears(AbstractProblem):
             clock = LogArcLength(unit=start.unit, cap=max(EXPONENTS**0.5, self._exact), timed=False)
             until = HORIZON if self.far is None else float(np.log(self.far - near))
             return lane(clock=clock, until=until, save_at=saves)
-        caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
-        cap = jnp.maximum(caps[jnp.minimum(start.lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)
-        clock = LogArcLength(unit=near, floor=FLOOR, cap=cap)
-        far = FAR if self.far is None else self.far
-        return lane(clock=clock, until=float(np.log(far - near)), save_at=saves)
+        return lane(clock=LogArcLength(unit=near, floor=FLOOR), until=float(np.log(FAR)), save_at=saves)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, last, yes = self.gears[gear], jnp.asarray(len(self.gears) - 1), jnp.asarray(True)
         spent = stretch.result == RESULTS.max_steps_reached
-        if name == "multipliers":
+        if name in ("multipliers", "weights"):
             return Shift(jnp.asarray(End.ended), yes)
-        if name == "weights":
-            again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
-            return Shift(jnp.where(again, last, End.ended), ~again)
         final = stretch.final
         data: Any = risk.data
         outwards = ~at_minimum(data, final.model, final.multipliers, final.velocity)
@@ -179,10 +166,4 @@ class NetworkGears(AbstractProblem):
     @property
     def _exact(self) -> float:
         """The arc length to which the flow is the exact one, at least."""
-        return max(DEEP_CAPS[-1][0] ** (1.0 / self.degree), 3.0 * self.near)
-
-    def _caps(self, dtype: Any) -> tuple[tuple[float, float], ...]:
-        # Single precision has no digits for more.
-        if float(jnp.finfo(dtype).eps) > 1e-12:
-            return DEEP_CAPS[-1:]
-        return ((CONVEX_CAP, DEEP_CAPS[0][1]),) if self.convex else DEEP_CAPS
+        return max(EXACT ** (1.0 / self.degree), 3.0 * self.near)

@@ -26,6 +26,9 @@ FLOOR = 0.03
 HORIZON = 1e6
 # A length of weights that can be written down. A loss that has not fallen up to there does not fall.
 FAR = 1e100
+# The log of the loss at which exponents are large enough for the hard-margin flow. From starts at losses between e^-30
+# and e^-1000 its limits differ by 1e-3 to 1e-6.
+LOG_LOSS = -100.0
 # Log time at which a path that has not come to an end is left: at rates of 1e-6 it has come to its point, and what is
 # left of terms that fall like 1/t is rounding.
 LOG_TIME = 30.0

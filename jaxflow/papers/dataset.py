@@ -325,6 +325,12 @@ def checksum_key(name: str) -> Callable[[int], Any]:
     return draw_from
 
 
+def swept(paper: str, name: str, parts: Mapping[str, Part] = {}, /, **computes: Callable[[str, Any], Any]) -> Dataset:
+    """A dataset of `Sweep`s of these functions, which share the key made of its name, beside other `parts`."""
+    draw_from = checksum_key(name)
+    return Dataset(paper, name, {**parts, **{part: Sweep(compute, draw_from) for part, compute in computes.items()}})
+
+
 def constants(sizes: Mapping[str, Any], *names: str) -> Sweep:
     """These fields of the size of a scale, as arrays: the grid of an experiment, beside its numbers."""
     return Sweep(lambda scale, key: Table({name: np.asarray(getattr(sizes[scale], name)) for name in names}))

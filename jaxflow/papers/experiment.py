@@ -11,6 +11,7 @@ from jaxflow.papers.dataset import checksum_key as checksum_key
 from jaxflow.papers.dataset import constants as constants
 from jaxflow.papers.dataset import keys_of as keys_of
 from jaxflow.papers.dataset import numpy_generator as numpy_generator
+from jaxflow.papers.dataset import swept as swept
 from jaxflow.papers.registry import Paper as Paper
 from jaxflow.papers.registry import Theorem as Theorem
 from jaxflow.papers.registry import register as register

@@ -1,4 +1,4 @@
-"""The floors and their laws. Each law returns what breaks it, one sentence a finding; none is good."""
+"""The floors, and which imports they allow. Each law returns what breaks it, one sentence a finding; none is good."""
 
 import ast
 import graphlib
@@ -27,8 +27,7 @@ FLOORS = {
     "__main__": 13,
 }
 
-# The numerical core stops below this floor; what it does not need is imported by the function that does.
-CORE_FLOORS = 9
+# Heavy libraries, which the function that needs them imports.
 LAZY = {"xarray", "zarr", "dask", "distributed", "cvxpy", "matplotlib"}
 
 
@@ -62,7 +61,7 @@ def import_cycles(package: Package) -> list[str]:
     """A cycle between modules, be its imports lazy or not."""
     graph: dict[str, set[str]] = {name: set() for name in package.modules}
     for arrow in package.imports:
-        if arrow.target in package and arrow.target != arrow.importer:
+        if arrow.target in package.modules and arrow.target != arrow.importer:
             graph[arrow.importer].add(arrow.target)
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -72,40 +71,23 @@ def import_cycles(package: Package) -> list[str]:
 
 
 def eager_imports(package: Package) -> list[str]:
-    """Imports of heavy libraries that merely importing the numerical core would run."""
+    """Heavy libraries that merely importing a module would load."""
+
+    def is_later(node: ast.AST) -> bool:
+        checked = isinstance(node, ast.If) and (dotted_name(node.test) or "").endswith("TYPE_CHECKING")
+        return checked or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+    later = {
+        (module.name, line)
+        for module in package.modules.values()
+        for node in filter(is_later, module.nodes)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
     return [
         f"{arrow}: import it inside the function that needs it"
         for arrow in package.imports
-        if arrow.eager
-        and arrow.target.partition(".")[0] in LAZY
-        and FLOORS.get(room(package, arrow.importer), 0) < CORE_FLOORS
+        if arrow.target.partition(".")[0] in LAZY and (arrow.importer, arrow.line) not in later
     ]
-
-
-def private_imports(package: Package) -> list[str]:
-    """Private modules and names of other libraries."""
-    found = []
-    for name, module in package.modules.items():
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                used = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                used = [alias.name for alias in node.names]
-            elif isinstance(node, ast.Attribute) and (dotted := dotted_name(node)):
-                # Only what hangs from an imported name is somebody else's.
-                head, _, rest = dotted.partition(".")
-                used = [f"{package.names[name][head]}.{rest}"] if head in package.names[name] else []
-            else:
-                continue
-            for target in used:
-                library, _, rest = target.partition(".")
-                if not package.owns(target) and library != "__future__" and any(map(_private, rest.split("."))):
-                    found.append(f"{name}:{node.lineno} uses {target}, which is private")
-    return list(dict.fromkeys(found))
-
-
-def _private(part: str) -> bool:
-    return part.startswith("_") and not part.endswith("__")
 
 
 def undeclared_imports(package: Package, declared: set[str]) -> list[str]:

@@ -50,5 +50,4 @@ def test_every_public_name_is_there():
 
 
 def test_the_command_answers_without_jax():
-    probe = "import sys, jaxflow.cli; assert not {'jax', 'numpy', 'diffrax'} & set(sys.modules)"
-    said("-c", probe)
+    said("-c", "import sys, jaxflow.cli; assert not {'jax', 'numpy', 'diffrax'} & set(sys.modules)")

@@ -1,24 +1,26 @@
 """A table of calls, and what becomes of each with one argument wrong."""
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from tests.arguments.kinds import Kind
 from tests.arguments.usual import USUAL
 
 
 class Call(NamedTuple):
-    """A public callable with valid arguments, and what each may be (None: anything goes, or it is no argument)."""
+    """A public callable, and of each argument a valid value, the kind that it is of (None: no kind is tried), and
+    further wrong values."""
 
     name: str
     function: Callable[..., Any]
-    arguments: dict[str, tuple[Any, Kind | None]]
+    arguments: dict[str, tuple[Any, ...]]
 
 
-def call(function: Callable[..., Any], /, *usual: str, row: str = "", **own: tuple[Any, Kind | None]) -> Call:
-    """A row named like its function: arguments that are `usual` by their names, and those of its own."""
-    return Call(row or function.__qualname__, function, {name: USUAL[name] for name in usual} | own)
+def call(function: Callable[..., Any], /, *, row: str = "", **own: tuple[Any, ...]) -> Call:
+    """A row, named like its function: arguments of its own, and all others that are `USUAL` by their names."""
+    usual = {name: USUAL[name] for name in inspect.signature(function).parameters if name in USUAL}
+    return Call(row or function.__qualname__, function, usual | own)
 
 
 # Arguments with parts of their own, which an error may name: the argument is wrong by its part.
@@ -42,9 +44,9 @@ class Case(NamedTuple):
 def refusals(calls: list[Call]) -> Iterator[Case]:
     """Each argument in turn replaced by each of its wrong values."""
     for one in calls:
-        for argument, (valid, kind) in one.arguments.items():
-            for wrong in kind(valid) if kind is not None else ():
-                given = {name: value for name, (value, _) in one.arguments.items()} | {argument: wrong}
+        for argument, (valid, kind, *more) in one.arguments.items():
+            for wrong in (*(kind(valid) if kind is not None else ()), *more):
+                given = {name: value for name, (value, *_) in one.arguments.items()} | {argument: wrong}
                 yield Case(one.name, argument, wrong, lambda one=one, given=given: one.function(**given))
 
 

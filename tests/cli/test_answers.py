@@ -1,13 +1,16 @@
-"""How commands answer: examples in their help, tables as JSON, one line for an error."""
+"""How commands answer: examples in their help, tables as JSON, one line for an error; and the demo."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from jaxflow import papers
-from jaxflow.cli import app, main
+from jaxflow._core import Outcome
+from jaxflow.cli import app, demo, main
 from jaxflow.cli.session import print_json
 from tests.docs.reader import parse
 
@@ -40,14 +43,6 @@ def test_help_names_the_exit_codes_and_every_table_takes_json() -> None:
     assert all("--json" in runner.invoke(app, [*command, "--help"]).output for command in tables)
 
 
-def test_list_as_json_is_the_registry() -> None:
-    found = json.loads(runner.invoke(app, ["list", "--json"]).stdout)
-    assert [paper["name"] for paper in found] == [paper.name for paper in papers.known_papers()]
-    for paper in found:
-        names = {entry.name: entry.size("paper") for entry in papers.entries_of(paper["name"])}
-        assert {entry["name"]: entry["sizes"]["paper"] for entry in paper["entries"]} == names
-
-
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("inf"), float("nan"), 1.5], "path": Path("x"), "none": None})
     assert json.loads(capsys.readouterr().out) == {"a": ["inf", "nan", 1.5], "path": "x", "none": None}
@@ -77,3 +72,28 @@ def test_papers_are_completed_by_the_shell(monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(SystemExit):
         main([])
     assert capsys.readouterr().out.split() == ["tarzanagh2023"]
+
+
+@pytest.mark.slow
+def test_limits_of_the_demo_become_numbers_and_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One parametrisation and two instances."""
+    monkeypatch.setattr(demo, "PARAMETRISATIONS", demo.PARAMETRISATIONS[:1])
+    limits = demo.find_limits(2, (3, 3, 3), Console(width=200, record=True, quiet=True))
+    assert list(limits) == ["combined"] and len(limits["combined"]) == 2
+    data = demo.saved_numbers(limits)
+    assert data["combined_gaps"].shape == data["combined_log_times"].shape == (2, 8)
+
+    # What is called certified is within 1e-8, what was asked for, of an optimum that is known as well.
+    kept = data["combined_certified"]
+    assert kept.any()
+    assert np.all(data["combined_excess"][kept] <= 1e-8)
+    assert np.all(data["combined_program_gap"][kept] <= 1e-8)
+
+    recorded = Console(width=200, record=True, file=None, quiet=False)
+    with recorded.capture() as captured:
+        recorded.print(demo.table_of(data))
+    shown = captured.get()
+    codes, counts = np.unique(data["combined_outcome"], return_counts=True)
+    for code, count in zip(codes, counts, strict=True):
+        assert f"{count} {Outcome(int(code)).name.replace('_', ' ')}" in shown
+    assert "of 2" in shown

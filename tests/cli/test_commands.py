@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and that a refusal computes and writes nothing."""
 
 import importlib.metadata
+import json
 import os
 from pathlib import Path
 
@@ -35,18 +36,24 @@ def test_version() -> None:
     except importlib.metadata.PackageNotFoundError:
         expected = "(not installed)"
     assert found.output.strip() == f"jaxflow {expected}"
+    # The package runs as a module too.
+    assert said("-m", "jaxflow", "--version") == found.output
 
 
 def test_list_names_every_paper_figure_and_theorem() -> None:
-    """Or those of one paper; names to type stand whole in a narrow terminal."""
+    """Or those of one paper; as a table and as JSON. Names to type stand whole in a narrow terminal."""
     found = runner.invoke(app, ["list"], env={"COLUMNS": "500"})
     assert found.exit_code == 0
-    for paper in papers.known_papers():
-        assert paper.name in found.output
+    told = json.loads(runner.invoke(app, ["list", "--json"]).stdout)
+    for paper, as_json in zip(papers.known_papers(), told, strict=True):
+        assert paper.name in found.output and paper.name == as_json["name"]
         assert all(theorem.name in found.output for theorem in paper.theorems)
+        sizes = {entry["name"]: entry["sizes"] for entry in as_json["entries"]}
+        assert sizes.keys() == {entry.name for entry in papers.entries_of(paper.name)}
         for entry in papers.entries_of(paper.name):
             assert entry.name in found.output and (entry.draw or entry.title in found.output)
             assert all(entry.size(scale) in found.output for scale in papers.SCALES)
+            assert sizes[entry.name] == {scale: entry.size(scale) for scale in papers.SCALES}
     words = runner.invoke(app, ["list", "tarzanagh2023"], env={"COLUMNS": "60"}).output.split()
     for entry in papers.entries_of("tarzanagh2023"):
         assert entry.name in words and ("reproduce" if entry.draw else "verify") in words
@@ -139,7 +146,3 @@ def test_a_cache_folder_that_is_set_stands(monkeypatch: pytest.MonkeyPatch, tmp_
     session.configure()
     assert jax.config.jax_compilation_cache_dir == before
     assert not list(tmp_path.iterdir())
-
-
-def test_the_package_runs_as_a_module() -> None:
-    assert said("-m", "jaxflow", "--version").startswith("jaxflow ")

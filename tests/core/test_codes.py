@@ -1,9 +1,13 @@
+"""Codes of outcomes, and what `print` and a notebook show of results."""
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow._core import Code, Outcome, SelectionStatus
+from jaxflow._core import Code, Outcome, SelectionStatus, as_html, in_numbers
+from jaxflow.margin import Certificate, max_margin, solve
 
 # Stored results hold these numbers, in this order: a change here breaks every file written before.
 OUTCOMES = """
@@ -30,39 +34,47 @@ def test_equal_by_name_member_number_and_code_and_elementwise(same):
     np.testing.assert_array_equal(batch == Code([1, 2, 8, 3], Outcome), [True, False, True, False])
 
 
-def test_a_loop_over_a_batch_ends_and_one_code_has_no_members():
-    assert [str(one) for one in Code([9, 1], Outcome)] == ["failed", "globally_optimal"]
-    with pytest.raises(TypeError, match="0-d"):
-        iter(Code(9, Outcome))
-
-
-def test_an_unknown_name_is_an_error_not_false_and_a_number_without_one_is_reported():
-    with pytest.raises(ValueError, match="'fialed' is not one of not_run, globally_optimal"):
-        Code(9, Outcome) == "fialed"  # noqa: B015
-    with pytest.raises(ValueError, match="77 is not a valid Outcome"):
-        str(Code(77, Outcome))
-
-
-def test_stored_as_bytes_indexed_and_printed():
+def test_a_batch_is_stored_as_bytes_indexed_printed_and_iterated():
     batch = Code([[1], [9]], Outcome)
     assert batch.name.tolist() == [["globally_optimal"], ["failed"]] and repr(batch[1, 0]) == "Outcome(failed)"
     assert str(batch[jnp.asarray([True, False])][0, 0]) == "globally_optimal"
+    assert [str(one) for one in batch[:, 0]] == ["globally_optimal", "failed"]
     stored = np.asarray(batch)
     assert stored.dtype == np.uint8 and np.asarray(batch, dtype=np.int64).dtype == np.int64
     assert stored.tolist() == [[1], [9]] and int(batch[1, 0]) == 9
 
 
-def test_carried_through_jit_and_vmap():
-    def judge(x):
-        return Code(jnp.where(x > 0, Outcome.limit_point, Outcome.failed), Outcome)
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda code: iter(code), TypeError, "0-d"),
+        # It is an error, not false.
+        (lambda code: code == "fialed", ValueError, "'fialed' is not one of not_run, globally_optimal"),
+        (lambda code: str(Code(77, Outcome)), ValueError, "77 is not a valid Outcome"),
+        # A hash would have to be that of 9, and that of its name.
+        (hash, TypeError, "unhashable"),
+    ],
+)
+def test_what_one_code_is_not_for_is_refused(use, error, message):
+    with pytest.raises(error, match=message):
+        use(Code(9, Outcome))
 
-    batch = jax.jit(jax.vmap(judge))(jnp.asarray([1.0, -1.0]))
-    assert batch.name.tolist() == ["limit_point", "failed"]
-    assert batch.value.dtype == jnp.uint8
+
+def test_a_certificate_prints_its_numbers_a_batch_ranges_and_a_trace_says_so():
+    inputs = jnp.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -3.0]])
+    solution = solve(max_margin(inputs, jnp.array([1.0, 1.0, -1.0]), "l2"))
+    one, text = solution.certificate, str(solution.certificate)
+    assert text.startswith("Certificate(primal value ") and "duality gap" in text and "source program" in text
+    assert f"{float(one.primal_value):.6g}" in text and "f64[" not in text and "result optimal" in str(solution)
+    batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x if eqx.is_inexact_array(x) else x]), one)
+    assert f"[{float(one.primal_value):.6g}, {2 * float(one.primal_value):.6g}]" in str(batch)
+    many = jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0) if eqx.is_array(x) else x, batch)
+    assert f"(6,) from {float(one.primal_value):.6g} to {2 * float(one.primal_value):.6g}" in str(many)
+    seen = []
+    jax.jit(lambda value: seen.append(str(eqx.tree_at(lambda c: c.primal_value, one, value))))(1.0)
+    assert seen == ["a traced Certificate"]
+    assert in_numbers(Certificate.none()).count("inf") >= 3
 
 
-def test_not_hashable():
-    # A hash would have to be that of 1, and that of its name.
-    assert Code(1, Outcome) == 1 and Code(1, Outcome) == "globally_optimal" and hash(1) != hash("globally_optimal")
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(Code(1, Outcome))
+def test_html_is_escaped():
+    assert as_html("a < b") == "<pre style='white-space: pre-wrap'>a &lt; b</pre>"

@@ -96,19 +96,14 @@ def settings():
 
 
 @pytest.mark.usefixtures("settings")
-def test_a_cache_in_a_folder_of_ones_own(tmp_path: Path):
+def test_the_folder_of_the_cache_is_given_or_set_or_that_of_the_platform(tmp_path: Path, monkeypatch):
     assert jf.compilation_cache() == Path(jax.config.values["jax_compilation_cache_dir"])  # what is set stands
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     wanted = tmp_path / "deep" / "cache"
     assert jf.compilation_cache(wanted) == wanted
     assert wanted.is_dir() and jax.config.values["jax_compilation_cache_dir"] == str(wanted)
-
-
-@pytest.mark.usefixtures("settings")
-def test_a_cache_where_none_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert jf.compilation_cache() == tmp_path / "jaxflow" / "xla"
-    jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert jf.compilation_cache() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
+    for base in (tmp_path / "xdg", tmp_path / "home" / ".cache"):
+        jax.config.update("jax_compilation_cache_dir", None)
+        assert jf.compilation_cache() == base / "jaxflow" / "xla"
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

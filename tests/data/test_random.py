@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.data import draw_tokens, random_tokens, score_gap_acceptance
+from jaxflow.data import causal_mask, draw_tokens, random_sequences, random_tokens, score_gap_acceptance
 
 KEY = jax.random.key(7)
 SIZES = {"n": 6, "T": 5, "d": 4}
@@ -104,3 +104,36 @@ def test_unreachable_gap_is_an_error_and_under_a_trace_it_is_nan():
         random_tokens(KEY, **unreachable)
     data, _ = jax.jit(lambda key: random_tokens(key, **unreachable))(KEY)
     assert bool(jnp.isnan(data.tokens).all())
+
+
+# Sequences with several outputs
+
+
+def test_sequences_have_an_output_for_every_token():
+    data, head = random_sequences(KEY, **SIZES)
+    data.check()
+    assert data.output_shape == (6, 5) and head.shape == (4,) and data.mask is None
+    np.testing.assert_array_equal(data.queries, data.tokens)
+    assert set(np.unique(np.asarray(data.labels))) == {-1.0, 1.0}
+    np.testing.assert_allclose(np.linalg.norm(data.tokens, axis=-1), 1, rtol=0, atol=NORM_ATOL)
+
+
+def test_outputs_may_have_queries_and_heads_of_their_own():
+    data, heads = random_sequences(KEY, **SIZES, k=2, self_attention=False, position_heads=True)
+    data.check()
+    assert data.queries.shape == (6, 2, 4) and data.labels.shape == (6, 2) and heads.shape == (2, 4)
+    for vectors in (data.queries, heads):
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, rtol=0, atol=NORM_ATOL)
+
+
+def test_causal_outputs_are_those_of_the_tokens_and_see_the_past():
+    np.testing.assert_array_equal(causal_mask(2, 3)[1], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    data, _ = random_sequences(KEY, **SIZES, causal=True)
+    data.check()
+    np.testing.assert_array_equal(data.visible, causal_mask(6, 5))
+    # The mask takes no random numbers: the same tokens, queries and labels without it.
+    dense, _ = random_sequences(KEY, **SIZES)
+    np.testing.assert_array_equal(data.tokens, dense.tokens)
+    np.testing.assert_array_equal(data.labels, dense.labels)
+    with pytest.raises(ValueError, match=r"^k: causal has"):
+        random_sequences(KEY, **SIZES, k=2, self_attention=False, causal=True)

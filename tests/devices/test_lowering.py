@@ -5,7 +5,9 @@ of LAPACK is for many matrices at once, which would wait for the threads that XL
 architecture looks at sources; here it is the programs themselves, with what Diffrax and Lineax add.
 """
 
+import json
 import math
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +15,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxflow as jf
+from jaxflow import papers
 from jaxflow._core import linalg
 from jaxflow.limits.attention import Gear
 from jaxflow.limits.many import begun_paths, looked_at_all
+from jaxflow.papers import Part, registry
 from jaxflow.study import TokenSelection
 from jaxflow.study.queues import Block
+from tests.processes import said
 
 PLATFORMS = ("cuda", "tpu")
 LANES = 3
@@ -128,3 +134,79 @@ def test_a_block_of_a_study_lowers_for_accelerators() -> None:
         return block._closed(instances, ways), ways.gear
 
     lowers(one_program)
+
+
+def parts() -> dict[str, Part]:
+    """Of every paper the first part that is computed in batches: the others call the same solvers."""
+    found: dict[str, Part] = {}
+    for paper in papers.known_papers():
+        for entry in registry.entries_of(paper.name):
+            for part in entry.dataset.parts.values():
+                if isinstance(part, Part) and part.way in ("together", "in turn"):
+                    found.setdefault(paper.name, part)
+    return found
+
+
+def part_lowers(part: Part) -> None:
+    setting = next(iter(part.settings("quick").values()))
+    # Settings are NumPy arrays until a block is computed.
+    setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
+    # The stricter of the two: it makes no call to the host.
+    lowers(jax.vmap(lambda key: arrays(part.one(key, setting))), ("tpu",))
+
+
+@pytest.mark.slow
+def test_instances_of_statements_lower_for_accelerators() -> None:
+    """Diffrax checks points to save at, and a first step that is given, by a callback to the host.
+
+    A GPU makes the call; what is compiled on one machine for another cannot hold it, and a TPU does not make it.
+    Equinox, whose check it is, returns NaN in its place where EQX_ON_ERROR says so when it is imported: in a process
+    of its own.
+    """
+    told = said("-m", "tests.devices.test_lowering", seconds=580, EQX_ON_ERROR="nan")
+    assert told.splitlines() == list(parts())
+
+
+# Host devices are made before JAX starts, in a process of its own.
+SHARDED = """
+import json
+import jax
+import jax.numpy as jnp
+import numpy as np
+jax.config.update("jax_enable_x64", True)
+import jaxflow as jf
+
+def one(key):
+    data, head = jf.data.random_tokens(key, n=2, T=3, d=3)
+    model = jf.models.CombinedAttention.init(key, data, head)
+    limit = jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False)
+    return limit.outcome.value, limit.flow_certificate.duality_gap, limit.direction
+
+keys = jax.random.split(jax.random.key(3), 8)
+for number in (1, 2):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:number]), ("instances",))
+    shares = jax.sharding.PartitionSpec("instances")
+    batch = jax.jit(jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=shares, out_specs=shares, check_vma=False))
+    found = batch(keys)
+    assert len(found[0].sharding.device_set) == number
+    print(json.dumps([np.asarray(x).tolist() for x in found]))
+"""
+
+
+@pytest.mark.slow
+def test_a_sharded_batch_gives_the_answers_of_one_device() -> None:
+    """Each device follows its share of the instances."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    told = said("-c", SHARDED, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    alone, shared = ([np.asarray(x) for x in json.loads(line)] for line in told.splitlines())
+    np.testing.assert_array_equal(shared[0], alone[0])
+    assert np.all(np.isin(alone[0], [1, 2])) and np.all(shared[1] <= 1e-8)
+    # Batches of four and of eight round differently, and both stop where their own gap is certified: 1e-8 in the norm.
+    np.testing.assert_allclose(shared[2], alone[2], atol=1e-4)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    for name, part in parts().items():
+        part_lowers(part)
+        print(name, flush=True)

@@ -1,9 +1,11 @@
 """The pages of the documentation: their code blocks, links, headings and pictures, by a parser of Markdown."""
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
@@ -77,6 +79,15 @@ class _Lenient(yaml.SafeLoader):
 
 
 _Lenient.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def module_of(script: str) -> Any:
+    """A script of the documentation, as a module."""
+    spec = importlib.util.spec_from_file_location(Path(script).stem, DOCS / script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def configuration() -> dict:

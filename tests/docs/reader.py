@@ -14,13 +14,13 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, Page
+from tests.processes import said
 
 # Written from notebooks, which tests/notebooks runs.
 PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
@@ -31,7 +31,7 @@ STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "pe
 ELSEWHERE = {
     "verify": ROOT / "tests" / "papers" / "test_runs.py",
     "reproduce": ROOT / "tests" / "papers" / "test_runs.py",
-    "demo": ROOT / "tests" / "cli" / "test_demo.py",
+    "demo": ROOT / "tests" / "cli" / "test_answers.py",
     "--executor": ROOT / "tests" / "study" / "test_executors.py",
 }
 
@@ -55,16 +55,8 @@ def job(folder: Path, scripts: Any = (), commands: Any = (), cells: Any = ()) ->
 def read_all(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """The answers to all jobs, by one process, which leaves its list of jobs in a folder."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.reader", str(folder / "jobs.json")],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=1100,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    text = said("-m", "tests.docs.reader", str(folder / "jobs.json"), seconds=1100, **environment())
+    answers = [json.loads(line) for line in text.splitlines()]
     assert len(answers) == len(jobs)
     return answers
 

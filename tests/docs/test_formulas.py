@@ -1,22 +1,16 @@
 """The hook that turns formulas into MathML, and what it finds wrong with a built page."""
 
-import importlib.util
 import sys
 from types import ModuleType
 
 import pytest
-import yaml
 
-from tests.docs.pages import DOCS, ROOT, _Lenient
+from tests.docs.pages import DOCS, configuration, module_of
 
 
 @pytest.fixture(scope="module")
 def hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("formulas", DOCS / "formulas.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of("formulas.py")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +64,7 @@ def test_formulas_are_replaced_where_the_theme_repeats_them(hook: ModuleType, mo
 
 def test_pages_load_nothing_from_elsewhere() -> None:
     """The offline plugin would load its shim from elsewhere if none were named."""
-    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Lenient)
+    config = configuration()
     named = [*config["extra"]["polyfills"], *config["extra_css"], *config.get("extra_javascript", [])]
     assert "docs/formulas.py" in config["hooks"] and "offline" in config["plugins"]
     assert any("iframe-worker" in name for name in named)

@@ -1,18 +1,16 @@
 """What a strict build of the documentation would find, without building it: links, pictures, navigation, blocks."""
 
 import ast
-import importlib.util
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from urllib.parse import unquote
 
 import pytest
 
 from jaxflow import papers
-from tests.docs.pages import DOCS, PAGES, ROOT, Page, navigation
+from tests.docs.pages import DOCS, PAGES, ROOT, Page, module_of, navigation
+from tests.processes import said
 
 LANGUAGES = {"python", "bash", "toml", "text", "bibtex"}
 # Bytes of a picture: a page of forty loads in a moment.
@@ -76,9 +74,7 @@ def test_every_picture_is_small_shown_and_described() -> None:
 
 
 def test_the_page_of_benchmarks_is_what_the_results_say() -> None:
-    script = ROOT / "benchmarks" / "page.py"
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, encoding="utf-8")
-    assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == run.stdout
+    assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == said("benchmarks/page.py")
 
 
 def test_every_fault_has_a_test() -> None:
@@ -97,10 +93,7 @@ def test_every_fault_has_a_test() -> None:
 
 
 def test_the_papers_pages_are_what_claims_and_pictures_say() -> None:
-    spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
-    assert spec is not None and spec.loader is not None
-    figures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(figures)
+    figures = module_of("figures.py")
     for page in figures.PAGES:
         assert figures.with_figures(page) == page.read_text(encoding="utf-8"), page.name
 

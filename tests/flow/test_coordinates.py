@@ -1,17 +1,22 @@
-"""All coordinates give back the weights, and their field is that of the weights: so all trace one path."""
+"""All coordinates give back the weights, and their field is that of the weights: so all trace one path. Mirror flows
+have another one, that of their dual variable."""
+
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import jaxflow as jf
 from jaxflow import models
 from jaxflow.data import TokenData
-from jaxflow.flow import Factors, Halves, LayerScores, OneLayer, Scores
+from jaxflow.flow import Factors, Halves, LayerScores, Mirror, OneLayer, Scores
 from jaxflow.flow.coordinates.halves import pair_growth
 from jaxflow.flow.solvers import state_norm
+from tests.limits.models import Linear, Matrix
 
 KEY = jax.random.key(1)
 
@@ -142,3 +147,57 @@ def test_a_pair_remembers_what_rounding_has_lost():
     # u = 0 in the second coordinate, whose v shrinks: nothing grows faster than the first.
     assert pair_growth(pair, moving) == 1.0
     assert pair_growth(pair, moving, jnp.array([0.0, 1e-40])) == 3.0
+
+
+def mirror(x: np.ndarray, p: float) -> np.ndarray:
+    return np.sign(x) * np.abs(x) ** (p - 1)
+
+
+def spectral(matrix: np.ndarray, p: float) -> np.ndarray:
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    return (u * s ** (p - 1)) @ vt
+
+
+# What eight data push with at margins q, of labels of size one: a sum, and a mean, which is not at its end so soon.
+PUSHES = {
+    "logistic": ("sum", lambda q: 1.0 / (1.0 + np.exp(q))),
+    "squared": ("mean", lambda q: (1.0 - q) / 8.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("p", "shape", "loss", "solver"),
+    [
+        (1.2, (3,), "squared", None),
+        (3.0, (3,), "logistic", None),
+        (1.5, (2, 3), "squared", "tsit5"),
+        (3.0, (2, 3), "logistic", "kvaerno5"),
+    ],
+)
+def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float, shape: Any, loss: str, solver: Any) -> None:
+    """Of the entries of a vector, and of the singular values of a matrix."""
+    model, potential, of = (Linear, p, mirror) if len(shape) == 1 else (Matrix, jf.margin.Schatten(p), spectral)
+    (reduction, push), rng = PUSHES[loss], np.random.default_rng(2)
+    inputs, start, labels = rng.normal(size=(8, *shape)), rng.normal(size=shape), rng.choice([-1.0, 1.0], 8)
+    signed, q = labels[:, None] * inputs.reshape(8, -1), p / (p - 1)
+
+    def field(t: float, state: np.ndarray) -> np.ndarray:
+        """Of z and its length."""
+        slope = signed.T @ push(signed @ of(state[:-1].reshape(shape), q).ravel())
+        return np.append(slope, np.linalg.norm(slope))
+
+    begin = np.append(of(start, p), 0.0)
+    *there, length = solve_ivp(field, (0.0, np.exp(2.0)), begin, method="LSODA", rtol=1e-10, atol=1e-12).y[:, -1]
+    risk = jf.EmpiricalRisk((inputs, labels), loss, reduction=reduction)
+    how: Any = {"clock": "log_time", "until": 2.0, "solver": solver, "coordinates": Mirror(potential)}
+    path = jf.integrate(risk, model(jnp.asarray(start)), **how)
+    [end], [velocity] = (jax.tree.leaves(x) for x in (path.final.model, path.final.velocity))
+    # A step's error of 1e-6 in z, the default, is that times dw/dz in the weights, which is of order one here.
+    np.testing.assert_allclose(end, of(np.reshape(there, shape), q), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jnp.exp(path.final.log_arc_length), length, rtol=1e-5)
+    z = of(np.asarray(end), p)
+    *slope, rate = field(0.0, np.append(z, 0.0))
+    # Central differences err by h² and by rounding over h.
+    h = 1e-5 * np.reshape(slope, shape) / rate
+    speed = of(z + h, q) - of(z - h, q)
+    np.testing.assert_allclose(velocity, speed / np.linalg.norm(speed), atol=1e-8)

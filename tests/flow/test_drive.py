@@ -15,6 +15,7 @@ from jaxflow._core import RESULTS
 from jaxflow.flow import Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.queue import counted_queue
 from jaxflow.flow.solvers import state_norm
+from tests.flow.instances import attention
 
 WAYS = {
     "explicit": (jf.ArcLength(), 12.0, diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-8)),
@@ -27,10 +28,8 @@ WAYS = {
 }
 
 
-def instance(key=0, T=4):
-    data, head = jf.data.random_tokens(jax.random.key(key), 3, T, 3)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    return risk, jf.models.FactoredAttention.init(jax.random.key(1), data, head)
+def instance():
+    return attention(jf.models.FactoredAttention)
 
 
 def leaves(tree):
@@ -38,7 +37,7 @@ def leaves(tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [pytest.param("explicit", marks=pytest.mark.slow), "implicit"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_lane_takes_the_steps_of_diffeqsolve(way):
     clock, until, solver, controller = WAYS[way]
     risk, model = instance()

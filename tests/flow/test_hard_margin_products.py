@@ -27,7 +27,7 @@ def network(seed, activation=jax.nn.relu):
     return (lambda theta: labels * outputs(theta)), start
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     margins, start = network(seed)
     found = []
@@ -69,11 +69,12 @@ def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
 
 @pytest.mark.slow
 def test_a_network_of_many_weights_ends_at_a_kkt_point() -> None:
-    """Of 2,100 weights; and progress on the way."""
+    """Of 510 weights, for which no matrix is made; and progress on the way."""
     keys = jax.random.split(jax.random.key(0), 4)
-    inputs = jax.random.normal(keys[0], (10, 20))
-    labels = np.sign(inputs @ jax.random.normal(keys[1], (20,)))
-    model = TwoLayers(0.2 * jax.random.normal(keys[2], (100, 20)), 0.1 * jax.random.normal(keys[3], (100,)))
+    inputs = jax.random.normal(keys[0], (10, 16))
+    labels = np.sign(inputs @ jax.random.normal(keys[1], (16,)))
+    model = TwoLayers(0.2 * jax.random.normal(keys[2], (30, 16)), 0.1 * jax.random.normal(keys[3], (30,)))
+    assert sum(x.size for x in jax.tree.leaves(model)) > hard_margin_step.DENSE
     lines: list[str] = []
     limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), model, progress=lines.append)
     assert limit.outcome == "kkt_point" and any("hard-margin flow: " in line for line in lines)

@@ -31,6 +31,9 @@ READINGS = "solver: Filippov saves points at readings only"
 REFUSED = [
     (JOINT, W, CAPPED, "clock: a cap needs a model homogeneous"),
     (SQUARED, TWO, CAPPED | {"coordinates": Mirror(3.0)}, "clock: a cap"),
+    (SQUARED, TWO, TIME | {"coordinates": Mirror(jf.margin.Schatten(3))}, "coordinates: a Schatten potential is for"),
+    (RISK, W, TIME | {"solver": "tsit6"}, "solver: unknown name 'tsit6'; did you mean 'Tsit5'\\? Known: "),
+    (RISK, W, TIME | {"solver": "zzz"}, "solver: unknown name 'zzz'\\. Known: "),
     (RISK, KQ, TIME | {"coordinates": "scores"}, "coordinates: Scores need CombinedAttention"),
     (RISK, W, TIME | {"coordinates": Factors()}, "coordinates: Factors need FactoredAttention"),
     (JOINT, KQ, TIME | {"coordinates": Factors()}, "coordinates: .* another `trainable`"),

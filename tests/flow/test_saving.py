@@ -9,12 +9,12 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.flow import as_clock, as_controller, as_solver
+from tests.flow.instances import attention
 
 
 @pytest.fixture(scope="module")
 def problem():
-    data, head = jf.data.random_tokens(jax.random.key(0), 3, 4, 3)
-    return jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+    return attention()
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +99,6 @@ def test_a_norm_of_the_callers_own_is_not_replaced():
     assert as_controller(pid, as_solver("kvaerno5", as_clock("log_arc_length"))) is pid
 
 
-def test_a_meter_of_diffrax_may_be_given(problem, capfd):
-    jf.integrate(*problem, clock="log_time", until=2.0, progress=diffrax.TextProgressMeter(minimum_increase=0.5))
-    assert "100" in capfd.readouterr().out
-
-
 def test_a_trajectory_is_indexed_and_sliced(saved):
     assert len(saved) == 4 and float(saved[1].log_time) == float(saved.log_time[1])
     part = saved[1:3]
@@ -130,8 +125,10 @@ def test_a_batch_is_indexed_by_its_members(problem, saved):
         both.plot()
 
 
-def test_a_trajectory_without_save_points_says_so(problem):
-    end = jf.integrate(*problem, clock="log_time", until=2.0)
+def test_a_trajectory_without_save_points_says_so(problem, capfd):
+    # A meter of Diffrax may be given.
+    end = jf.integrate(*problem, clock="log_time", until=2.0, progress=diffrax.TextProgressMeter(minimum_increase=0.5))
+    assert "100" in capfd.readouterr().out
     assert bool(end) and end.to_xarray()["W"].dims == ("W_0", "W_1")
     for refused in (lambda: len(end), lambda: end[0]):
         with pytest.raises(TypeError, match="pass save_at to integrate"):

@@ -1,6 +1,8 @@
-"""What surrounds a limit: lines of progress, pictures, and what its call compiles and keeps."""
+"""What surrounds a limit: what is printed, drawn and saved of it, progress, and what its call compiles and keeps."""
 
 import gc
+import pickle
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,19 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray
 
 import jaxflow as jf
 from jaxflow.flow import drive
 from jaxflow.limits.progress import told
+from tests.limits.models import Linear
 
 # JAX's own name for a program that was compiled, or read back from the cache on disk.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-def attention(seed: int, **how: Any) -> Any:
+def selecting(seed: int) -> tuple[jf.EmpiricalRisk, Any]:
     data, head = jf.data.random_tokens(jax.random.key(seed), 3, 4, 4)
     model = jf.models.CombinedAttention.init(jax.random.key(seed + 1), data, head)
-    return jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False, **how)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model
+
+
+def attention(seed: int, **how: Any) -> Any:
+    return jf.find_limit(*selecting(seed), throw=False, **how)
 
 
 def one_datum(seed: int) -> tuple[jf.EmpiricalRisk, Any]:
@@ -33,6 +41,11 @@ def one_datum(seed: int) -> tuple[jf.EmpiricalRisk, Any]:
 
 def network(seed: int, **how: Any) -> Any:
     return jf.find_limit(*one_datum(seed), throw=False, **how)
+
+
+def stacked(one: Any) -> Any:
+    """A batch of two that are the same."""
+    return jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, one)
 
 
 @pytest.fixture
@@ -138,9 +151,8 @@ def test_a_limit_of_attention_draws_itself() -> None:
     assert np.array_equal(np.asarray(shown.images[0].get_array()), limit.direction)
     kept = np.isfinite(np.asarray(limit.rate.gaps))
     assert len(way.lines[0].get_ydata()) == kept.sum() > 2
-    batch = jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, limit)
     with pytest.raises(ValueError, match="plot: one limit is wanted"):
-        batch.plot()
+        stacked(limit).plot()
 
 
 @pytest.mark.slow
@@ -150,3 +162,83 @@ def test_a_linear_network_is_drawn_beside_its_program() -> None:
     # The flow's coefficients under the stems' markers, then the program's.
     assert any(np.array_equal(line.get_ydata(), limit.flow_direction) for line in shown.lines)
     assert any(np.array_equal(line.get_ydata(), limit.program_solution.primal) for line in shown.lines)
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, Any]:
+    risk, start = selecting(0)
+    limit = jf.find_limit(risk, start)
+    path = jf.integrate(risk, start, clock="log_time", until=5.0)
+    how = {"clock": "physical_time", "until": 1e30, "solver": "tsit5"}
+    short = jf.integrate(risk, start, **how, max_steps=200, throw=False)
+    inputs = np.random.default_rng(0).normal(size=(30, 2))
+    labels = np.sign(inputs @ [1.0, -0.5])
+    linear = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), Linear(jnp.zeros(2)))
+    parts = ("certificate", "flow_certificate", "program_solution", "prediction", "rate", "details", "outcome")
+    return {
+        "limit": limit,
+        **{name: getattr(limit, name) for name in parts},
+        "path": path,
+        "its points": jf.integrate(risk, start, clock="log_time", until=5.0, save_at=jnp.linspace(1.0, 5.0, 9)),
+        "point": path.final,
+        "result": path.result,
+        "result of a rule": limit.trajectory.result,
+        "results": stacked(path.result),
+        "batch": stacked(path),
+        "risk": risk,
+        "data": risk.data,
+        "model": start,
+        "gradient": risk.scaled_gradient(start),
+        "program": limit.prediction.program,
+        "study": jf.study.Study(jf.study.TokenSelection(), {"d": [2, 4]}, trials=5),
+        "diagnosis": jf.diagnose(short, risk, **how),
+        "linear limit": linear,
+        **{f"linear {name}": getattr(linear, name) for name in ("kkt", "stationary", "details")},
+        "cone": jf.margin.recession_cone(labels[:, None] * inputs),
+        "selections": jf.margin.enumerate_selections(risk.data, start.head.v),
+    }
+
+
+@pytest.mark.slow
+def test_prints_are_short_and_have_numbers(objects: dict[str, Any]) -> None:
+    for name, value in objects.items():
+        for text in (str(value), repr(value)):
+            assert len(text.splitlines()) <= 6, f"{name}: {text}"
+            assert not re.search(r"\b(f64|f32|i64|bool|u8)\[| object at 0x", text), f"{name}: {text}"
+            assert "<>" not in text and "['' " not in text and "differential equation" not in text, text
+
+
+@pytest.mark.slow
+def test_what_an_undecided_network_says_of_data_that_are_not_separable() -> None:
+    data = jf.data.LinearData(np.array([[1.0, 0.5], [1.0, 0.5], [0.2, 1.0]]), np.array([1.0, -1.0, 1.0]))
+    network = jf.models.DiagonalLinearNetwork((jnp.ones(2), 0.5 * jnp.ones(2)))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), network, max_steps=20, throw=False)
+    assert limit.outcome == "undecided"
+    assert "the program has no solution" in str(limit) and "inf" not in str(limit)
+
+
+def test_a_limit_in_a_notebook(objects: dict[str, Any]) -> None:
+    for name in ("limit", "certificate", "program_solution", "path", "linear limit", "study"):
+        shown = objects[name]._repr_html_()
+        assert shown.startswith("<pre") and "f64[" not in shown
+    limit = objects["limit"]
+    assert f"selects tokens ({', '.join(map(str, np.argmax(limit.selection, -1)))})" in str(limit)
+    # The text names the rule that stopped a path.
+    text = str(limit.trajectory)
+    assert "stopped by a rule" in text and "event" not in text
+
+
+def test_a_limit_is_saved(objects: dict[str, Any], tmp_path: Any) -> None:
+    """Its numbers, read by xarray alone; a batch has its members first; and the limit itself by pickle."""
+    limit, linear = objects["limit"], objects["linear limit"]
+    for one in (limit, linear):
+        one.to_xarray().to_zarr(tmp_path / "limit.zarr", mode="w", consolidated=False)
+        back = xarray.open_zarr(tmp_path / "limit.zarr", consolidated=False)
+        assert back.load().identical(one.to_xarray())
+        assert float(back.certificate_duality_gap) == float(one.certificate.duality_gap)
+        assert back.attrs["sentence"] == str(one) and str(jf.study.decode(back.outcome).item()) == str(one.outcome)
+    assert np.array_equal(limit.to_xarray().selection, limit.selection)
+    batch = stacked(limit).to_xarray()
+    assert batch.outcome.dims == ("member",) and batch.flow_direction.shape == (2, 4, 4)
+    again = pickle.loads(pickle.dumps(limit))
+    assert str(again) == str(limit) and again.trajectory.result == limit.trajectory.result

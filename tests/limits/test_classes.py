@@ -10,128 +10,88 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxflow as jf
 
-# Solutions by CVXPY, and tables of next words: those of the benchmark.
+# Instances, and solutions by CVXPY and SciPy: those of the benchmarks.
 pytest.importorskip("cvxpy", reason="CVXPY is not installed")
-next_tokens = importlib.import_module("next_tokens")
-N, D, C = 12, 6, 3
+classes, next_tokens = importlib.import_module("classes"), importlib.import_module("next_tokens")
+D, C = 20, 3
 CONTEXTS, WORDS, EACH = next_tokens.CONTEXTS, next_tokens.WORDS, 6
+KINDS = ("separable", "overlapping", "quasi_separable")
+
+limits_of = jax.jit(jax.vmap(classes.find))
 
 
-def linear(W: Any) -> eqx.nn.Linear:
-    layer = eqx.nn.Linear(W.shape[1], W.shape[0], use_bias=False, key=jax.random.key(0))
-    return eqx.tree_at(lambda m: m.weight, layer, jnp.asarray(W))
-
-
-@jax.jit
-@jax.vmap
-def limits_of(inputs: jax.Array, labels: jax.Array, start: jax.Array) -> Any:
-    return jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), linear(start), throw=False)
-
-
-def separable(rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    inputs = rng.normal(size=(N, D))
-    return inputs, np.argmax(inputs @ rng.normal(size=(D, C)), axis=1)
-
-
-def overlapping(rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of every class two inputs, with both signs: what they span has no other limit than a point."""
-    inputs = rng.normal(size=(N // 2, 2)) @ rng.normal(size=(2, D))
-    return np.concatenate([inputs, -rng.uniform(0.5, 2.0, (N // 2, 1)) * inputs]), np.tile(np.arange(N // 2) % C, 2)
-
-
-def quasi_separable(rng: Any, n: int = N, d: int = D, classes: int = C) -> tuple[np.ndarray, np.ndarray]:
-    """A quarter of the inputs three times, of two classes: their margin over a third grows, the other is held."""
-    inputs = rng.normal(size=(n // 4, d))
-    first = rng.integers(0, classes, n // 4)
-    labels = [first, first, (first + 1) % classes, rng.integers(0, classes, n // 4)]
-    return np.concatenate([inputs, inputs, inputs, rng.normal(size=(n // 4, d))]), np.concatenate(labels)
-
-
-KINDS = {make.__name__: make for make in (separable, overlapping, quasi_separable)}
+def instances(d: int, count: int, *kinds: str, c: int = C) -> tuple[np.ndarray, ...]:
+    """Inputs, classes and starts, `count` of each kind."""
+    made = [classes.instance(jax.random.key(k), d, c, kind) for kind in kinds for k in range(count)]
+    return tuple(np.stack(part) for part in zip(*made, strict=True))
 
 
 @pytest.fixture(scope="module")
 def batch() -> tuple[Any, ...]:
     """Two instances of each kind, in one program."""
-    rng = np.random.default_rng(0)
-    made = [KINDS[name](rng) for name in KINDS for _ in range(2)]
-    inputs, labels = (np.stack(part) for part in zip(*made, strict=True))
-    starts = rng.normal(size=(len(made), C, D))
-    return inputs, labels, starts, limits_of(inputs, labels, starts)
+    parts = instances(D, 2, *KINDS)
+    return *parts, limits_of(*parts)
 
 
-def others_of(labels: np.ndarray, classes: int) -> np.ndarray:
+def others_of(labels: np.ndarray, c: int = C) -> np.ndarray:
     """The classes beside those of the data, in the order of the margins."""
-    return np.array([[j for j in range(classes) if j != y] for y in labels])
+    return np.array([[j for j in range(c) if j != y] for y in labels])
 
 
-def rows_of(inputs: np.ndarray, labels: np.ndarray, classes: int = C) -> np.ndarray:
-    eye = np.eye(classes)
-    others = others_of(labels, classes)
+def rows_of(inputs: np.ndarray, labels: np.ndarray, c: int = C) -> np.ndarray:
+    eye, others = np.eye(c), others_of(labels, c)
     return np.array(
         [[np.kron(eye[y] - eye[j], x) for j in row] for x, y, row in zip(inputs, labels, others, strict=True)]
     )
 
 
-def minimum(inputs: np.ndarray, labels: np.ndarray, still: np.ndarray) -> np.ndarray:
-    """Of the margins that are `still`, over their span, by CVXPY."""
-    features = np.array([[np.kron(row, x) for row in np.eye(C)] for x in inputs])
-    counts = np.eye(C)[labels]
-    np.put_along_axis(counts, others_of(labels, C), still.astype(float), axis=1)
-    return next_tokens.minimum(features, np.eye(C)[labels], counts, rows_of(inputs, labels)[still])
+def is_the_svm(limit: Any, rows: np.ndarray, still: np.ndarray, atol: float) -> None:
+    """Certified, and the direction of CVXPY."""
+    assert limit.outcome == "globally_optimal" and limit.excess <= 1e-8
+    direction = np.ravel(limit.flow_direction.module.weight)
+    assert np.linalg.norm(direction - next_tokens.svm(rows, still)) <= atol
+    np.testing.assert_allclose(limit.details.margin, np.min(rows @ direction), rtol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "at"), [(name, 2 * k + i) for k, name in enumerate(KINDS) for i in range(2)])
+@pytest.mark.parametrize(("kind", "at"), [(kind, 2 * k + i) for k, kind in enumerate(KINDS) for i in range(2)])
 def test_a_linear_model_ends_where_cvxpy_says(batch: tuple[Any, ...], kind: str, at: int) -> None:
     inputs, labels, start, limit = (jax.tree.map(lambda x: x[at], part) for part in batch)
     assert limit.linear.separability == kind
-    assert limit.outcome == ("finite_stationary_point" if kind == "overlapping" else "globally_optimal")
     rows, growing = rows_of(inputs, labels), limit.linear.growing
+    # Of the first eighteen, six inputs three times, the one margin that has the other label on the other side.
+    doubled = np.concatenate([labels[12:18], labels[12:18], labels[:6], -np.ones(2)])[:, None]
+    grows = {"separable": np.ones((20, 2), bool), "overlapping": np.zeros((20, 2), bool)}
+    np.testing.assert_array_equal(growing, grows.get(kind, others_of(labels) != doubled))
+    if kind != "overlapping":
+        is_the_svm(limit, rows[growing], rows[~growing], 1e-8)
     if kind == "quasi_separable":
-        # Of the first nine the one margin that has the other label of their input on the other side.
-        doubled = np.concatenate([labels[6:9], labels[6:9], labels[:3], -np.ones(3)])
-        np.testing.assert_array_equal(growing, others_of(labels, C) != doubled[:, None])
-        component = limit.linear.component.module.weight.reshape(-1)
-        assert np.linalg.norm(component - minimum(inputs, labels, ~growing)) <= 1e-8
+        component = np.ravel(limit.linear.component.module.weight)
+        assert np.linalg.norm(component - classes.minimum(rows, ~growing, np.zeros(C * D))) <= 1e-8
+        text = str(limit)
+        assert "the margins of 22 of 40 pairs of a datum and another class diverge" in text
+        assert "The other pairs" in text and "Theorem 7" in text
     if kind == "overlapping":
-        assert not growing.any() and limit.stationary.error <= 1e-8
-        start, seen = start.reshape(-1), rows.reshape(-1, C * D)
+        assert limit.outcome == "finite_stationary_point" and limit.stationary.error <= 1e-8
+        # Inputs of three dimensions, and outputs of which the sum of all has no weight.
+        assert limit.stationary.rank == 3 * (C - 1)
         # What no margin sees stays where it was.
-        point = start - np.linalg.pinv(seen, rcond=1e-10) @ (seen @ start) + minimum(inputs, labels, ~growing)
-        apart = limit.end.module.weight.reshape(-1) - point
-        assert np.linalg.norm(apart) <= 1e-8 * np.linalg.norm(point)
-        return
-    assert limit.excess <= 1e-8 and (kind == "quasi_separable" or growing.all())
-    direction = limit.flow_direction.module.weight.reshape(-1)
-    assert np.linalg.norm(direction - next_tokens.svm(rows[growing], rows[~growing])) <= 1e-8
-    np.testing.assert_allclose(limit.details.margin, np.min(rows[growing] @ direction), rtol=1e-8)
+        point = classes.minimum(rows, ~growing, np.ravel(start))
+        assert np.linalg.norm(np.ravel(limit.end.module.weight) - point) <= 1e-8 * np.linalg.norm(point)
 
 
 @pytest.mark.slow
 def test_more_parameters_than_margins_are_projected_in_coordinates_of_all() -> None:
     """The flow is in coordinates of the span of its rows, in which zeros of the rows that stay are roundings."""
-    n, d, classes, rng = 8, 9, 6, np.random.default_rng(0)
-    inputs, labels = map(np.stack, zip(*(quasi_separable(rng, n, d, classes) for _ in range(4)), strict=True))
-    limits = limits_of(inputs, labels, np.zeros((4, classes, d)))
-    np.testing.assert_array_equal(limits.outcome.value, jf.Outcome.globally_optimal)
-    grows, directions = (np.asarray(x) for x in (limits.linear.growing, limits.flow_direction.module.weight))
-    for x, y, growing, direction in zip(inputs, labels, grows, directions, strict=True):
-        rows = rows_of(x, y, classes)
-        assert np.linalg.norm(direction.reshape(-1) - next_tokens.svm(rows[growing], rows[~growing])) <= 1e-8
-
-
-def test_what_is_printed_counts_pairs() -> None:
-    inputs, labels = quasi_separable(np.random.default_rng(0))
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "cross_entropy"), linear(jnp.zeros((C, D))))
-    assert "the margins of 15 of 24 pairs of a datum and another class diverge" in str(limit)
-    assert "The other pairs" in str(limit) and "Theorem 7" in str(limit)
+    parts = instances(21, 2, "quasi_separable", c=6)
+    limits = limits_of(*parts)
+    for at, (inputs, labels, _) in enumerate(zip(*parts, strict=True)):
+        rows, limit = rows_of(inputs, labels, 6), jax.tree.map(lambda x, at=at: x[at], limits)
+        is_the_svm(limit, rows[limit.linear.growing], rows[~limit.linear.growing], 1e-8)
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +107,10 @@ def tables() -> tuple[Any, ...]:
 @pytest.mark.parametrize("at", range(2 * EACH))
 def test_both_parts_of_a_table_are_those_of_cvxpy(tables: tuple[Any, ...], at: int) -> None:
     inputs, often, limit = (jax.tree.map(lambda x: x[at], part) for part in tables)
-    assert limit.outcome == "globally_optimal" and limit.excess <= 1e-8
     others = others_of(np.argmax(often, axis=1), WORDS)
     np.testing.assert_array_equal(limit.linear.growing, np.take_along_axis(often, others, axis=1) == 0)
     grow, stay = next_tokens.rows_of(inputs, often)
-    direction = np.ravel(limit.flow_direction.module.weight)
-    assert np.linalg.norm(direction - next_tokens.svm(grow, stay)) <= 1e-7
+    is_the_svm(limit, grow, stay, 1e-7)
     component = np.asarray(limit.linear.component.module.weight)
     best = next_tokens.table_minimum(inputs, often, stay)
     assert np.linalg.norm(np.ravel(component) - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
@@ -167,7 +125,7 @@ def test_more_contexts_than_dimensions_can_have_one_minimum() -> None:
     rng = np.random.default_rng(3)
     inputs, often = rng.normal(size=(8, 3)), rng.dirichlet(np.ones(4), size=8)
     risk = jf.EmpiricalRisk((inputs, often), "cross_entropy")
-    limit = jf.find_limit(risk, linear(np.zeros((4, 3))))
+    limit = classes.find(inputs, often, np.zeros((4, 3)))
     assert limit.outcome == "finite_stationary_point" and limit.error <= 1e-8
     shares = jax.nn.softmax(inputs @ limit.point.weight.T, axis=-1)
     np.testing.assert_allclose((shares - often).T @ inputs, 0.0, atol=1e-12)

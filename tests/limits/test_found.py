@@ -4,7 +4,6 @@ any size; diagonal attention in few dimensions, whose paths an explicit method a
 Many are draws of the referee, by their number of so many.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -19,9 +18,10 @@ from jaxflow.limits.saddles import network_at_rest
 from jaxflow.limits.stages import stationarity
 from jaxflow.models import DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.study import TokenSelection
-from tests.referee import draws, run
+from tests.referee import attention, draws, run
 from tests.referee.flow import Tokens, logits_of, pull
-from tests.referee.paths import Vectors, follow_in
+from tests.referee.paths import Vectors
+from tests.referee.programs import lower_bound
 from tests.referee.returns import follow_back
 
 
@@ -31,10 +31,18 @@ def judged(model: str, kind: Any, data: Any, theta: Any) -> tuple[list[Any], lis
     return said, [found.verdict for found in run.judge(model, kind, data, theta, said)]
 
 
+NARROW = "exponential, barely separable, depth 3"
+
 # Model, kind, how many are drawn, the chosen ones, their outcome, and the largest error that may be claimed.
 FOUND = {
     # With tolerances of 1e-11 and more for weights of 1e-12 one of these said 5e-7 for 4e-6.
     "tiny start": ("convolutional network", "regression, start 1e-12", 16, [6, 9, 12], "limit_point", 1e-6),
+    # Saddles take a time of 1e12, which leaves no digits for what comes after: that is told by a time of its own.
+    "long saddle": ("deep network", "regression, start 1e-12, depth 3", 10, [0], "limit_point", 1e-8),
+    "saddle of sensing": ("matrix sensing", "regression, start 1e-4, depth 5", 10, [2, 3], "limit_point", 1e-9),
+    # A coordinate of number 2 that has grown comes back to the size of the start and passes zero there: in the weights,
+    # where its layers are equal by then, its sign is that of roundings.
+    "comes to zero": ("diagonal network", "regression, start 1e-12, depth 3", 10, [2, 3], "limit_point", 1e-9),
     # What waits has a push of 1e-9: fine runs take roundings for errors, and 18 of 48 used up their steps there.
     "five layers": ("diagonal network", "regression, depth 5", 48, [2, 26], "limit_point", 1e-4),
     # The explicit steps end at a saddle, where a coordinate has not begun to grow.
@@ -49,6 +57,10 @@ FOUND = {
     "equal tokens": ("KQ", "token twice", 30, [11], "globally_optimal", np.nan),
     # Multipliers of 1,000 that cancel but for one leave margins a thousand roundings more than one does.
     "cancel": ("convolutional network", "logistic, barely separable", 10, [6, 9], "globally_optimal", np.nan),
+    # Exponents of a hundred where others have millions: a length told nothing of them, and steps of the weights with a
+    # cap had no digits (deep networks: 10 of 10 `undecided`, convolutional ones 6).
+    "narrow": ("deep network", NARROW, 10, [0, 1, 3], "globally_optimal", np.nan),
+    "narrow, sparse": ("convolutional network", NARROW, 10, [0, 4], "locally_optimal", np.nan),
 }
 
 
@@ -64,20 +76,6 @@ def test_limits_that_were_wrong_or_open_are_right(name: str) -> None:
     # Of attention no error is claimed.
     errors = np.array([getattr(claim, "error", np.nan) for claim in said])
     assert np.all(np.isnan(errors) if np.isnan(error) else errors <= error)
-
-
-@pytest.mark.slow
-def test_three_layers_of_regression_leave_the_saddle_of_a_tiny_start():
-    # It takes a time of 1e12, which leaves no digits for what comes after: that is told by a time of its own.
-    x = jax.random.normal(jax.random.key(3), (3, 4))
-    data = jf.data.LinearData(x, x[:, 0])
-    start = DeepLinearNetwork.init(jax.random.key(5), data, depth=3, alpha=1e-12, scheme="zero_last")
-    point = jf.find_limit(jf.EmpiricalRisk(data, "squared"), start)
-    assert point.outcome == jf.Outcome.limit_point and point.error <= 1e-8
-    given = Vectors(np.asarray(data.inputs), np.asarray(data.targets))
-    plain = follow_in("deep network", given, tuple(map(np.asarray, start.layers)), "squared")
-    # As far as LSODA at a tolerance of 1e-10 goes.
-    np.testing.assert_allclose(point.point, plain, atol=1e-7)
 
 
 @pytest.mark.slow
@@ -101,18 +99,6 @@ def test_three_fully_connected_layers_are_certified_by_default():
     expected = ["globally_optimal"] * 9 + ["finite_stationary_point", "undecided"]
     assert [claim.outcome for claim in said] == expected
     assert verdicts == ["right"] * 10 + ["undecided"]
-
-
-@pytest.mark.slow
-def test_a_support_vector_that_comes_last_is_waited_for():
-    # Two nearly opposite inputs push with all there is; a third needs a multiplier of a thousandth, and its margin was
-    # 1.03 to 1.4 in place of one where the direction was said to be stationary (5 of 50).
-    kind, rng = draws.KINDS["exponential, barely separable, depth 3"], np.random.default_rng([0, 2])
-    data = kind.change(rng, Vectors(rng.normal(size=(16, 6, 4)), np.ones((16, 6)))).take(slice(8))
-    layers = [0.1 * rng.normal(size=(16, 4))[:8], 0.1 * rng.normal(size=(16, 4))[:8], np.zeros((8, 4))]
-    said, verdicts = judged("convolutional network", kind, data, tuple(layers))
-    stationary = [found for claim, found in zip(said, verdicts, strict=True) if claim.outcome == "locally_optimal"]
-    assert len(stationary) >= 2 and "wrong" not in verdicts and "right" in stationary
 
 
 def test_a_mode_that_is_hidden_says_nothing_of_rest():
@@ -175,54 +161,41 @@ def test_stiff_paths_of_a_convex_program_go_out(overlapping, mixing):
 # Diagonal attention
 
 
-# Keys of instances that took all of 4,096 explicit steps, but for the last, which stops in passing (see below).
-NEAR_REST = (78, 81, 144)
+# Seeds of instances that took all of 4,096 explicit steps: steps at the limit of stability move the weights by their
+# tolerance, and hid that the gradient vanishes. The last two, whose attention is settled on single tokens, stopped at a
+# gradient that cancels to 1e-6, and nothing was claimed.
+RESTS = (78, 81, 144, 35, 42)
+# Logits of some queries are hundreds apart while others still decide, at margins of a thousandth.
 STIFF = (24, 34, 140)
-SETTLED_REST = (35, 42)
 
 
-def instance(key: int) -> tuple[jf.EmpiricalRisk, DiagonalAttention]:
-    data, head = jf.data.random_tokens(jax.random.key(key), 5, 5, 4)
-    return jf.EmpiricalRisk(data, "logistic"), DiagonalAttention.init(jax.random.key(key + 10_000), data, head)
-
-
-@functools.cache
-def limit_of(key: int) -> jf.Limit:
-    return find(*instance(key))
-
-
-@jax.jit
-def find(risk: jf.EmpiricalRisk, model: DiagonalAttention) -> jf.Limit:
-    return jf.find_limit(risk, model, throw=False)
+def claim_of(model: str, data: Tokens, theta: tuple[np.ndarray, ...]) -> Any:
+    """Of one instance of attention."""
+    [claim] = run.claims(model, "logistic", data, theta, lanes=1)
+    return claim
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", (*NEAR_REST, *SETTLED_REST))
-def test_a_rest_is_found_and_is_that_of_an_accurate_path(key: int) -> None:
-    """Steps at the limit of stability move the weights by their tolerance, and hid that the gradient vanishes; where
-    attention is settled on single tokens a path once stopped at a gradient that cancels to 1e-6, and claimed nothing.
-    """
-    limit, (risk, model) = limit_of(key), instance(key)
-    assert limit.outcome == jf.Outcome.finite_stationary_point
-    assert key in SETTLED_REST or limit.trajectory.stats["num_steps"] < 4096
-    data: Any = risk.data
-    end = follow_back(Tokens(data.tokens, data.queries, data.labels, model.head.v), (model.k, model.q))
+@pytest.mark.parametrize("seed", (*RESTS, *STIFF))
+def test_stiff_paths_come_to_their_rest_or_to_their_certificate(seed: int) -> None:
+    given, head = jf.data.random_tokens(jax.random.key(seed), 5, 5, 4)
+    model = DiagonalAttention.init(jax.random.key(seed + 10_000), given, head)
+    one = Tokens(*map(np.asarray, (given.tokens, given.queries, given.labels, head)))
+    data = Tokens(*(x[None] for x in one))
+    claim = claim_of("diagonal", data, (model.k[None], model.q[None]))
+    if seed in STIFF:
+        rows = attention.flat("diagonal", attention.constraints(data, claim.selected, 0))
+        norm = np.abs(np.diagonal(claim.direction)).sum() / np.min(rows @ np.diagonal(claim.direction))
+        assert claim.outcome in attention.DIRECTIONS
+        # The library claims 1e-8 of the optimum; HiGHS leaves some 1e-9 of its own.
+        assert norm <= (1.0 + 2e-8) * lower_bound("l1", rows, claim.dual)
+        return
+    assert claim.outcome == "finite_stationary_point"
+    end = follow_back(one, (model.k, model.q))
     assert end.rests
     # No logit is off by more than a hundredth: it is the minimum of this valley.
-    apart = np.diagonal(limit.flow_direction) - end.beta
-    assert np.max(np.abs(np.einsum("ntd,nd,d->nt", data.tokens, data.queries, apart))) < 1e-2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", STIFF)
-def test_a_stiff_path_is_followed_to_its_certificate(key: int) -> None:
-    """Logits of some queries are hundreds apart while others still decide, at margins of a thousandth."""
-    limit = limit_of(key)
-    assert limit.kind == "direction" and limit.trajectory.stats["num_steps"] < 4096
-    assert limit.flow_certificate.duality_gap <= 1e-8
-    # CVXPY on the program of the selected tokens: the same norm at margin one.
-    solution = jf.margin.solve_cvxpy(jf.margin.attention_svm(instance(key)[0].data, limit.selection, "l1"))
-    np.testing.assert_allclose(limit.flow_certificate.primal_value, solution.certificate.primal_value, rtol=1e-6)
+    apart = np.diagonal(claim.direction) - end.beta
+    assert np.max(np.abs(np.einsum("ntd,nd,d->nt", one.tokens, one.queries, apart))) < 1e-2
 
 
 # At norms of e^44 to e^132, beyond the cap of exponents, errors of explicit steps were relative to the size of the
@@ -244,7 +217,7 @@ def test_no_step_passes_over_the_change_of_a_token(
     kind: str, count: int, index: int, outcome: str, selected: list[int]
 ) -> None:
     data, theta, _ = run.drawn("diagonal", kind, count)
-    [claim] = run.claims("diagonal", "logistic", data.take([index]), tuple(x[[index]] for x in theta), lanes=1)
+    claim = claim_of("diagonal", data.take([index]), tuple(x[[index]] for x in theta))
     assert claim.outcome == outcome and claim.selected.tolist() == selected
 
 
@@ -264,7 +237,7 @@ def test_an_implicit_step_passes_over_no_token_either() -> None:
     end = solve_ivp(velocity, (0.0, 5e3), np.ravel(model.W), "LSODA", rtol=1e-9, atol=1e-9)
     selected = logits_of(data, end.y[:, -1].reshape(1, 2, 2)).argmax(-1)
     assert end.success and selected.tolist() == [[4, 4, 1, 3, 2]]
-    [claim] = run.claims("W", "logistic", data, (np.asarray(model.W)[None],), lanes=1)
+    claim = claim_of("W", data, (np.asarray(model.W)[None],))
     assert claim.outcome == "locally_optimal" and claim.selected.tolist() == selected[0].tolist()
 
 

@@ -64,41 +64,29 @@ def test_singular_values_that_are_zero_in_the_limit() -> None:
     np.testing.assert_allclose(np.linalg.svd(ours, compute_uv=False)[2], 0.0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_schatten_potentials_of_overlapping_data_end_at_their_minimum() -> None:
-    """The potential of two is that of gradient flow."""
-    rng = np.random.default_rng(5)
-    matrices = jf.EmpiricalRisk((rng.normal(size=(20, 2, 2)), rng.choice([-1.0, 1.0], 20)), "logistic")
-    one, other, third = (
-        jf.find_limit(matrices, Matrix(jnp.ones((2, 2))), method=jf.ModelStaged(potential=potential))
-        for potential in (2.0, jf.margin.Schatten(2), jf.margin.Schatten(3))
-    )
-    assert str(one) == str(other) and third.outcome == "finite_stationary_point"
-    np.testing.assert_allclose(third.point.W, one.point.W, rtol=0, atol=1e-9)
-    assert "Mirror flow with p = 3 of singular values" in str(third)
-
-
 def test_two_is_gradient_flow() -> None:
+    """Of entries it is the default; of singular values it is the same flow."""
     rng = np.random.default_rng(2)
-    inputs = rng.normal(size=(10, 4))
-    risk = jf.EmpiricalRisk((inputs, np.sign(inputs @ rng.normal(size=4))), "logistic")
-    one, other = (jf.find_limit(risk, Linear(jnp.ones(4)), method=m) for m in (None, jf.ModelStaged(potential=2.0)))
-    np.testing.assert_array_equal(one.direction.w, other.direction.w)
+    inputs = rng.normal(size=(10, 2, 2))
+    risk = jf.EmpiricalRisk((inputs, np.sign(np.sum(inputs * rng.normal(size=(2, 2)), axis=(1, 2)))), "logistic")
+    model, method = Matrix(jnp.ones((2, 2))), jf.ModelStaged(potential=jf.margin.Schatten(2))
+    one, other = jf.find_limit(risk, model), jf.find_limit(risk, model, method=method)
+    np.testing.assert_array_equal(one.direction.W, other.direction.W)
     assert one.prediction.program.norm.alias == "frobenius" and str(one) == str(other)
 
 
-@pytest.mark.parametrize("p", of_each(3.0, (1.5,)))
-def test_overlapping_data_end_at_their_minimum(p: float) -> None:
+@pytest.mark.parametrize(("p", "shape"), of_each((3.0, (4,)), (1.5, (4,)), (3.0, (2, 2))))
+def test_overlapping_data_end_at_their_minimum(p: float, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(3)
-    inputs, labels = rng.normal(size=(30, 4)), rng.choice([-1.0, 1.0], 30)
-    limit = limit_of(p, inputs, labels, rng.normal(size=4))
-    rows = labels[:, None] * inputs
+    inputs, labels = rng.normal(size=(30, *shape)), rng.choice([-1.0, 1.0], 30)
+    limit = limit_of(p, inputs, labels, rng.normal(size=shape))
+    rows = labels[:, None] * inputs.reshape(30, 4)
     found = minimize(
         lambda w: np.sum(np.logaddexp(0.0, -rows @ w)), np.zeros(4), jac=lambda w: -rows.T @ expit(-rows @ w), tol=1e-10
     )
     assert limit.outcome == "finite_stationary_point" and float(limit.error) <= 1e-10
-    np.testing.assert_allclose(limit.point.w, found.x, rtol=0, atol=1e-6)
-    assert "Mirror flow" in str(limit)
+    np.testing.assert_allclose(np.ravel(*jax.tree.leaves(limit.point)), found.x, rtol=0, atol=1e-6)
+    assert f"Mirror flow with p = {p:g}" in str(limit)
 
 
 def test_other_limits_are_undecided() -> None:

@@ -34,41 +34,56 @@ def instances(seed: int, kinds: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 
 @pytest.fixture(scope="module")
-def batch() -> tuple[Any, Any]:
-    parts = instances(0, ("acyclic", "cyclic"))
+def batches() -> dict[str, tuple[Any, Any]]:
+    """In two dimensions six words have fewer orders than graphs ask for."""
+    independent = instances(0, ("acyclic", "cyclic"))
     # A sequence of one word has no loss, and changes nothing.
-    parts[0][::EACH, 0] = parts[1][::EACH, :1] = 4
-    return parts, limits_of(*map(jnp.asarray, parts))
+    independent[0][::EACH, 0] = independent[1][::EACH, :1] = 4
+    words, following, embeddings, W = instances(2, ("acyclic", "cyclic"))
+    dependent = words, following, embeddings[..., :2] @ embeddings[:, :2], W
+    made = {"independent": independent, "dependent": dependent}
+    return {name: (parts, limits_of(*map(jnp.asarray, parts))) for name, parts in made.items()}
 
 
 @pytest.mark.parametrize("at", range(2 * EACH))
-def test_both_parts_are_those_of_other_solvers(batch: tuple[Any, Any], at: int) -> None:
-    (words, following, embeddings, W), limit = jax.tree.map(lambda x: x[at], batch)
-    assert limit.outcome == "globally_optimal" and limit.excess <= 1e-8
+@pytest.mark.parametrize("name", ["independent", "dependent"])
+def test_both_parts_are_those_of_other_solvers(batches: dict[str, tuple[Any, Any]], name: str, at: int) -> None:
+    """Dependent embeddings can join components, and the recession cone decides: then the graph has no solution."""
+    (words, following, embeddings, W), limit = jax.tree.map(lambda x: x[at], batches[name])
     grow, stay, features, counts, lost = next_tokens.attention_rows(words, following, embeddings)
-    np.testing.assert_array_equal(limit.linear.growing, lost)
+    growing, risk_and_model = np.asarray(limit.linear.growing), parts_of(words, following, embeddings, W)
+    alone = jf.margin.solve(jf.theory.graph_svm(*risk_and_model))
+    apart = np.array_equal(growing, lost)
+    assert np.all(lost | ~growing) and (alone.result == "optimal") == apart
+    assert apart or name == "dependent"
+    if limit.kind == "direction":
+        assert limit.outcome == "globally_optimal" and limit.excess <= 1e-8
+        rows, direction = np.concatenate([grow, stay]), np.ravel(limit.flow_direction.W)
+        moved = np.arange(len(rows)) < len(grow) if apart else rows @ direction > 1e-6
+        assert np.linalg.norm(direction - next_tokens.svm(rows[moved], rows[~moved])) <= 1e-7
+    if name == "dependent":
+        return
+    assert limit.kind == "direction"
     assert limit.linear.separability == ("quasi_separable" if len(stay) else "separable")
-    direction, component = (np.asarray(x.W) for x in (limit.flow_direction, limit.linear.component))
-    assert np.linalg.norm(np.ravel(direction) - next_tokens.svm(grow, stay)) <= 1e-7
     if len(stay):
+        component = np.ravel(limit.linear.component.W)
         best = next_tokens.minimum(features, np.eye(WORDS)[following], counts, stay)
-        assert np.linalg.norm(np.ravel(component) - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
+        assert np.linalg.norm(component - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
     # The graph alone: its components, and its program.
-    risk, model = parts_of(words, following, embeddings, W)
-    graphs = jf.theory.priority_graphs(risk, model)
     together = next_tokens.components(words, following)
     seen = np.take_along_axis(together, np.maximum(words, 0), axis=1) & (words >= 0)
-    np.testing.assert_array_equal(graphs.retrieved, seen)
-    alone = jf.margin.solve(jf.theory.graph_svm(risk, model))
-    assert alone.result == "optimal"
-    assert np.linalg.norm(direction - alone.primal / jnp.linalg.norm(alone.primal)) <= 1e-7
+    np.testing.assert_array_equal(jf.theory.priority_graphs(*risk_and_model).retrieved, seen)
+    assert np.linalg.norm(limit.flow_direction.W - alone.primal / jnp.linalg.norm(alone.primal)) <= 1e-7
 
 
-def test_some_sequences_have_cycles_and_others_none(batch: tuple[Any, Any]) -> None:
-    kinds = batch[1].linear.separability
+def test_some_sequences_have_cycles_and_some_components_are_joined(batches: dict[str, tuple[Any, Any]]) -> None:
+    limits, (parts, others) = batches["independent"][1], batches["dependent"]
+    kinds = limits.linear.separability
     assert np.all(kinds[:EACH] == "separable") and np.sum(kinds[EACH:] == "quasi_separable") >= 3
-    assert np.all(batch[1].linear.growing[::EACH, 0])
-    text = str(jax.tree.map(lambda x: x[0], batch[1]))
+    assert np.all(limits.linear.growing[::EACH, 0])
+    lost = [next_tokens.attention_rows(*one)[-1] for one in zip(*parts[:3], strict=True)]
+    assert 0 < np.sum(np.any(others.linear.growing != np.stack(lost), axis=(1, 2))) < 2 * EACH
+    text = str(jax.tree.map(lambda x: x[0], limits))
     assert "the margins of all pairs of a datum and another class" in text and "Li et al. (2024)" in text
 
 
@@ -94,32 +109,6 @@ def test_outputs_are_the_attention_on_each_word() -> None:
     np.testing.assert_allclose(jnp.exp(scaled.log_scale) * scaled.gradient.W, right, atol=1e-13)
     path: Any = jf.descend(risk, model, steps=20, learning_rate=0.1)
     assert risk(path.final.model) < risk(model)
-
-
-def test_dependent_embeddings_can_join_components() -> None:
-    """In two dimensions six words have fewer orders than graphs ask for: the recession cone decides."""
-    parts = instances(2, ("acyclic", "cyclic"))
-    parts = (*parts[:2], parts[2][..., :2] @ parts[2][:, :2], parts[3])
-    limits = limits_of(*map(jnp.asarray, parts))
-    joined = 0
-    for at in range(2 * EACH):
-        words, following, embeddings, W = (part[at] for part in parts)
-        limit = jax.tree.map(lambda x, at=at: x[at], limits)
-        grow, stay, _, _, lost = next_tokens.attention_rows(words, following, embeddings)
-        growing = np.asarray(limit.linear.growing)
-        assert np.all(lost | ~growing)
-        rows = np.concatenate([grow, stay])
-        solution = jf.margin.solve(jf.theory.graph_svm(*parts_of(words, following, embeddings, W)))
-        same = bool(np.array_equal(growing, lost))
-        joined += not same
-        assert (solution.result == "optimal") == same
-        if limit.kind != "direction":
-            continue
-        assert limit.outcome == "globally_optimal"
-        direction = np.ravel(limit.flow_direction.W)
-        moved = rows @ direction > 1e-6
-        assert np.linalg.norm(direction - next_tokens.svm(rows[moved], rows[~moved])) <= 1e-7
-    assert 0 < joined < 2 * EACH
 
 
 @pytest.mark.slow

@@ -89,9 +89,3 @@ def test_a_queue_for_each_gear_follows_the_same_paths(paths, instances):
         assert abs(taken[list(Gear)].sum() - sum(alone)) <= 0.1 * sum(alone)
         risk, final = (jax.tree.map(lambda x, i=i: x[i], tree) for tree in (risks, ways.path.final))
         np.testing.assert_array_equal(np.argmax(final.model.attention(risk.data), -1), tokens(path, risk))
-
-
-def test_a_budget_that_ends_leaves_the_path_open(instances):
-    risk, model = jax.tree.map(lambda x: x[0], instances)
-    path = follow(gears(risk, model), risk, model, 30)
-    assert path.result == jf.RESULTS.max_steps_reached and path.stats["num_steps"] <= 31

@@ -92,9 +92,11 @@ def test_outcomes_and_tokens_are_those_of_double_precision(both):
     assert "jax.config.update('jax_enable_x64', True) may decide it" in str(single["sentence"])
 
 
-def test_a_gap_that_single_precision_cannot_certify_is_refused():
-    with jax.enable_x64(False), pytest.raises(ValueError, match="gap: 1e-08 is below what float32 can certify"):
-        undecided(gap=1e-8)
+@pytest.mark.parametrize(("double", "gap"), [(False, 1e-8), (True, 1e-20)])
+def test_a_gap_that_a_precision_cannot_certify_is_refused(double, gap):
+    message = f"^gap: {gap} is below what float{64 if double else 32} can certify"
+    with jax.enable_x64(double), pytest.raises(ValueError, match=message):
+        undecided(gap=gap)
 
 
 @pytest.mark.slow

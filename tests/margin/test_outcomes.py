@@ -1,6 +1,7 @@
 """Infeasible, degenerate, NaN and unconstrained programs; batches; certificates of arbitrary points."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,28 +14,27 @@ from jaxflow import margin
 from jaxflow.data import TokenData
 from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single
 
+SCHATTEN = margin.Schatten(1.5), margin.Schatten(3)
+LONG = ("nuclear", "spectral", "linf", margin.Lp(1.5), margin.Lp(3), *SCHATTEN)
 
-@pytest.mark.parametrize("norm", ["frobenius", *(pytest.param(n, marks=pytest.mark.slow) for n in NORMS[1:])])
-def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
-    programs = attention(norm, *batch(0, d=2))
-    solution = SOLVED(programs)
-    assert list(solution.result.name[:6]) == [margin.solve_cvxpy(lane(programs, at)).result.name for at in range(6)]
-    result = np.asarray(solution.result)
-    infeasible = result == 3
-    assert infeasible.sum() >= 3 and ((result == 1) | infeasible).mean() > 0.9
-    for i in np.flatnonzero(infeasible)[:4]:
-        program = lane(programs, i)
-        ray = np.asarray(solution.dual[i])
-        assert (ray >= 0).all()
-        np.testing.assert_allclose(ray.sum(), 1.0, rtol=1e-12)
-        # Σλ A = 0 by hand, and by `certify` from nothing but the ray.
-        assert np.abs(np.asarray(program.adjoint(solution.dual[i]))).max() < 1e-13
-        certificate = margin.certify(program, jnp.zeros_like(program.primal_zero), ray)
-        assert certificate.proves_infeasible
-        assert np.isposinf(certificate.duality_gap)
-        assert not np.asarray(solution.primal[i]).any()
-    for i in np.flatnonzero(result == 1)[:4]:
-        assert not np.asarray(solution.certificate.proves_infeasible)[i]
+
+@pytest.mark.parametrize("norm", ["frobenius", "l1", *(pytest.param(norm, marks=pytest.mark.slow) for norm in LONG)])
+@pytest.mark.parametrize("build", [margin.max_margin, margin.minimum_norm])
+def test_infeasible_programs_carry_a_checked_proof(build: Any, norm: Any) -> None:
+    """Of twelve data in four dimensions."""
+    rng = np.random.default_rng(0)
+    program = build(rng.normal(size=(12, 2, 2)), rng.choice([-1.0, 1.0], 12), norm)
+    solution = margin.solve(program)
+    assert solution.result == "infeasible" and not np.asarray(solution.primal).any()
+    # Of equations that contradict each other Clarabel finds no ray in all norms.
+    assert not program.conic or norm in SCHATTEN or margin.solve_cvxpy(program).result == "infeasible"
+    ray = np.asarray(solution.dual)
+    assert (ray >= 0).all() or build is margin.minimum_norm
+    np.testing.assert_allclose(np.abs(ray).sum(), 1.0, rtol=1e-12)
+    # Σλ A = 0 by hand, and by `certify` from nothing but the ray.
+    assert np.abs(np.asarray(program.adjoint(solution.dual))).max() < 1e-13
+    certificate = margin.certify(program, jnp.zeros_like(program.primal_zero), ray)
+    assert certificate.proves_infeasible and np.isposinf(certificate.duality_gap)
 
 
 @pytest.mark.slow
@@ -48,7 +48,8 @@ def test_a_bad_lane_leaves_its_batch_alone(norm: str) -> None:
     programs = attention(norm, TokenData(tokens, data.queries, data.labels), selection)
     solution = SOLVED(programs)
     assert list(solution.result.name[1:3]) == ["failed", "infeasible"]
-    assert np.isposinf(solution.certificate.duality_gap[1])
+    assert np.isposinf(solution.certificate.duality_gap[1]) and solution.certificate.proves_infeasible[2]
+    assert not np.any(solution.certificate.proves_infeasible[3:])
     for leaf in jax.tree.leaves(solution):
         assert not np.isnan(np.asarray(leaf)).any()
     for at in (0, 3, 7):

@@ -2,17 +2,16 @@
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
 import jaxflow as jf
 from jaxflow.margin import AbstractNorm, max_margin, solve
 
-INPUTS = jax.random.normal(jax.random.key(0), (6, 4))
-LABELS = jnp.sign(INPUTS @ jnp.ones(4))
+# Margins are 1, 1/2, 2 and 4 times the entries, each with its sign: the least max norm is 2, for the second one.
+LABELS = jnp.array([1.0, -1.0, 1.0, -1.0])
+INPUTS, DUAL = jnp.diag(jnp.array([1.0, 0.5, 2.0, 4.0])), jnp.array([0.0, 1.0, 0.0, 0.0])
 
 
 class Bare(AbstractNorm):
@@ -37,46 +36,27 @@ class Bare(AbstractNorm):
 
 
 class Solved(Bare):
-    """The same, solved as a linear program by SciPy, on the host."""
+    """The same with a solver, whose points have any scale."""
 
     def solver(self):
-        return by_linear_programming
-
-
-def by_linear_programming(program):
-    rows = np.asarray(program.compact().rows.rows)
-    m, d = rows.shape
-    # Variables v and s with |v_j| <= s: least s with rows v >= 1.
-    box = np.c_[np.r_[np.eye(d), -np.eye(d)], -np.ones(2 * d)]
-    A = np.r_[np.c_[-rows, np.zeros(m)], box]
-    b = np.r_[-np.ones(m), np.zeros(2 * d)]
-    found = linprog(np.eye(d + 1)[d], A_ub=A, b_ub=b, bounds=(None, None))
-    return jnp.asarray(found.x[:d]), jnp.asarray(-found.ineqlin.marginals[:m])
+        return lambda program: (6.0 * LABELS, 3.0 * DUAL)
 
 
 @pytest.mark.slow
 def test_the_norms_own_solver_is_used_and_certified():
     program = max_margin(INPUTS, LABELS, Solved())
     solution, reference = solve(program), jf.margin.solve_cvxpy(program)
-    assert solution.result == "optimal"
-    # HiGHS solves to 1e-9; the certificate does not know who solved it.
-    assert abs(float(solution.certificate.duality_gap)) <= 1e-8
-    assert abs(solution.certificate.primal_value - reference.certificate.primal_value) <= 1e-6
+    assert solution.result == "optimal" and solution.certificate.primal_value == 2.0
+    # What Clarabel leaves where it is asked for 1e-10.
+    np.testing.assert_allclose(reference.certificate.primal_value, 2.0, rtol=1e-8)
 
 
 def test_a_wrong_solver_is_found_out():
     program = max_margin(INPUTS, LABELS, Solved())
-    for primal in (jnp.ones(4), -jnp.ones(4)):
-        solution = solve(program, solver=lambda program, primal=primal: (primal, jnp.ones(6)))
-        assert solution.result.name in ("inaccurate", "failed")
+    for primal, result in ((jnp.ones(4), "failed"), (LABELS.at[0].multiply(1.0001), "inaccurate")):
+        solution = solve(program, solver=lambda program, primal=primal: (primal, DUAL))
+        assert solution.result == result
     with pytest.raises(ValueError, match="solver: expected a primal point"):
-        solve(program, solver=lambda program: (jnp.ones(3), jnp.ones(6)))
+        solve(program, solver=lambda program: (jnp.ones(3), DUAL))
     with pytest.raises(ValueError, match="norm: no built-in method for Bare; give it a `solver`"):
         solve(max_margin(INPUTS, LABELS, Bare()))
-
-
-def test_a_solver_may_replace_a_built_in_method():
-    program = max_margin(INPUTS, LABELS)
-    built_in = solve(program)
-    again = solve(program, solver=lambda program: (2 * built_in.primal, 3 * built_in.dual))
-    assert again.result == "optimal" and jnp.allclose(again.primal, built_in.primal)

@@ -1,5 +1,6 @@
 """Programs of every kind: certified, and as Clarabel solves them; statuses of solvers; what is refused."""
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import (
     Lp,
     attention_svm,
-    certify,
     completion,
     enumerate_selections,
     max_margin,
@@ -24,71 +24,75 @@ from jaxflow.margin import (
 )
 from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single, stacked
 
-RNG = np.random.default_rng(0)
 # What Clarabel, asked for 1e-10, and a certified gap of 1e-10 leave; where multipliers are not unique (symmetric
 # completions, sets) Clarabel is the less accurate one: 6e-9 measured.
 CLOSE, CLARABEL = 1e-8, 3e-8
 
 
-def real(n: int) -> np.ndarray:
-    return RNG.normal(size=n)
+def real(rng: Any, n: int) -> np.ndarray:
+    return rng.normal(size=n)
 
 
-def signs(n: int) -> np.ndarray:
-    return RNG.choice([-1.0, 1.0], n)
+def signs(rng: Any, n: int) -> np.ndarray:
+    return rng.choice([-1.0, 1.0], n)
 
 
-def linear(build: Any, norm: Any, shape: tuple[int, ...], targets: Any, *transform: Any) -> Callable[[], Any]:
-    """Fifty programs of random inputs of this shape."""
-    return lambda: stacked([build(RNG.normal(size=shape), targets(shape[0]), norm, *transform) for _ in range(50)])
+def fifty(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """As many programs, each drawn by `one`."""
+    return lambda rng: stacked([one(rng) for _ in range(50)])
 
 
-def partly(symmetric: bool) -> Callable[[], Any]:
-    """Fifty rank-two 10 x 10 matrices of which 60 in 100 entries are known."""
+def linear(build: Any, norm: Any, shape: tuple[int, ...], targets: Any, *transform: Any) -> Callable[[Any], Any]:
+    """Programs of random inputs of this shape."""
+    return fifty(lambda rng: build(rng.normal(size=shape), targets(rng, shape[0]), norm, *transform))
 
-    def one() -> Any:
-        U, V = RNG.normal(size=(2, 10, 2))
+
+def partly(symmetric: bool) -> Callable[[Any], Any]:
+    """Rank-two 10 x 10 matrices of which 60 in 100 entries are known."""
+
+    def one(rng: Any) -> Any:
+        U, V = rng.normal(size=(2, 10, 2))
         matrix = U @ (U if symmetric else V).T
-        return completion(np.where(RNG.random((10, 10)) < 0.6, matrix, np.nan), None, "nuclear", symmetric)
+        return completion(np.where(rng.random((10, 10)) < 0.6, matrix, np.nan), None, "nuclear", symmetric)
 
-    return lambda: stacked([one() for _ in range(50)])
+    return fifty(one)
+
+
+def repeated(build: Any, p: float, shape: tuple[int, int], targets: Any) -> Callable[[Any], Any]:
+    """Programs in the norm ℓp that have every datum twice, with targets of one predictor."""
+
+    def one(rng: Any) -> Any:
+        inputs = np.tile(rng.normal(size=shape), (2, 1))
+        return build(inputs, targets(inputs @ rng.normal(size=shape[1])), Lp(p))
+
+    return fifty(one)
 
 
 PAIR = jnp.array([True, True, False, False])
 
 
-def tokens(norm: Any, sets: bool) -> Callable[[], Any]:
+def tokens(norm: Any, sets: bool) -> Callable[[Any], Any]:
     """Attention; with a set of two tokens, which adds an equality."""
 
-    def programs() -> Any:
+    def programs(rng: Any) -> Any:
         data, selection = batch(0)
         return attention(norm, data, selection.at[:, 0].set(PAIR) if sets else selection)
 
     return programs
 
 
-def small_tokens(norm: str) -> Callable[[], Any]:
-    """One instance of attention with a set, in five dimensions."""
+def small_tokens(rng: Any) -> Any:
+    """One instance of attention in the spectral norm, with a set, in five dimensions."""
     data, _ = random_tokens(jax.random.key(0), 3, 4, 5)
     sets = jnp.zeros((3, 4), bool).at[:, 0].set(True).at[0].set(PAIR)
-    return lambda: stacked([attention_svm(data, sets, norm)])
+    return stacked([attention_svm(data, sets, "spectral")])
 
 
-def repeated(build: Any, p: float, shape: tuple[int, int], targets: Any) -> Callable[[], Any]:
-    """Programs in the norm ℓp that have every datum twice, with targets of one predictor."""
-
-    def one() -> Any:
-        inputs = np.tile(RNG.normal(size=shape), (2, 1))
-        return build(inputs, targets(inputs @ RNG.normal(size=shape[1])), Lp(p))
-
-    return lambda: stacked([one() for _ in range(50)])
-
-
-SENSORS = RNG.normal(size=(11, 9))
+SENSORS = np.random.default_rng(0).normal(size=(11, 9))
 FAMILIES = {
     **{f"{norm}, attention": tokens(norm, sets=False) for norm in NORMS},
     **{f"{norm}, attention with sets": tokens(norm, sets=True) for norm in ("frobenius", "nuclear")},
-    **{f"{norm}, small attention": small_tokens(norm) for norm in ("spectral", "linf")},
+    "spectral, attention with sets": small_tokens,
     "linf, margins": linear(max_margin, "linf", (8, 12), signs),
     "linf, interpolation": linear(minimum_norm, "linf", (6, 12), real),
     "spectral, margins": linear(max_margin, "spectral", (10, 4, 5), signs),
@@ -96,7 +100,6 @@ FAMILIES = {
     "nuclear, margins": linear(max_margin, "nuclear", (10, 4, 5), signs),
     "nuclear, interpolation": linear(minimum_norm, "nuclear", (10, 5, 4), real),
     "l1 of a matrix": linear(max_margin, "l1", (10, 4, 5), signs),
-    "linf of a matrix": linear(minimum_norm, "linf", (10, 5, 4), real),
     "complex linf": linear(max_margin, "linf", (5, 9), signs, "dft"),
     "transformed l2": linear(minimum_norm, "l2", (5, 9), real, SENSORS),
     "complex l1": linear(max_margin, "l1", (5, 9), signs, "dft"),
@@ -119,7 +122,7 @@ SLOW = ("complex l1", "complex l1, interpolation", "complex linf", "nuclear comp
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in FAMILIES])
 def test_every_program_is_certified_and_agrees_with_clarabel(name: str) -> None:
-    programs = FAMILIES[name]()
+    programs = FAMILIES[name](np.random.default_rng(zlib.crc32(name.encode())))
     solved = SOLVED(programs)
     certificate = solved.certificate
     assert np.abs(certificate.duality_gap).max() <= CLOSE and certificate.feasibility.max() <= CLOSE
@@ -133,9 +136,6 @@ def test_every_program_is_certified_and_agrees_with_clarabel(name: str) -> None:
         np.testing.assert_allclose(
             ours.certificate.primal_value, theirs.certificate.primal_value, rtol=CLARABEL, err_msg=str(at)
         )
-        # Each dual certifies the other's primal.
-        assert abs(float(certify(program, ours.primal, theirs.dual).duality_gap)) < 1e-6
-        assert abs(float(certify(program, theirs.primal, ours.dual).duality_gap)) < 1e-6
         if "attention" in name:
             optimality_conditions(program, ours)
             # To what it was asked for, and a little.
@@ -167,24 +167,12 @@ def test_symmetric_completion_in_other_norms(norm: str) -> None:
 
 
 def test_a_mask_says_what_is_known() -> None:
-    matrix = RNG.normal(size=(4, 3))
-    mask = RNG.random((4, 3)) < 0.5
+    rng = np.random.default_rng(0)
+    matrix, mask = rng.normal(size=(4, 3)), rng.random((4, 3)) < 0.5
     by_mask = solve(completion(matrix, mask))
     by_nan = solve(completion(np.where(mask, matrix, np.nan)))
     np.testing.assert_allclose(by_mask.primal, by_nan.primal, rtol=0, atol=0)
     np.testing.assert_allclose(np.asarray(by_mask.primal)[mask], matrix[mask], rtol=0, atol=1e-12)
-
-
-LONG = [pytest.param(norm, marks=pytest.mark.slow) for norm in ("nuclear", "spectral", "linf", Lp(1.5), Lp(3))]
-
-
-@pytest.mark.parametrize("norm", ["frobenius", "l1", *LONG])
-def test_without_a_solution_there_is_a_farkas_ray(norm: Any) -> None:
-    inputs = RNG.normal(size=(3, 2, 4))
-    twice = np.concatenate([inputs, inputs])
-    for build in (max_margin, minimum_norm):
-        solution = solve(build(twice, [1.0, 1.0, 1.0, -1.0, -1.0, -1.0], norm))
-        assert solution.result == "infeasible" and solution.certificate.proves_infeasible
 
 
 def test_linear_programs_of_the_paper() -> None:

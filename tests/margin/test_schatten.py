@@ -1,6 +1,5 @@
-"""Programs in Schatten norms, beside SciPy's and a semidefinite form, and the derivative of the gradient map."""
+"""Programs in Schatten norms beside SciPy's, and the derivative of the gradient map."""
 
-import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,24 +45,10 @@ def test_a_certified_optimum_is_that_of_scipy(p: float, kind: str) -> None:
     np.testing.assert_allclose(solution.primal.reshape(-1), found.x, atol=1e-5)
 
 
-def test_four_is_a_semidefinite_program() -> None:
-    solution = jf.margin.solve(jf.margin.max_margin(INPUTS, np.sign(VALUES), Schatten(4)))
-    W, M = cp.Variable((3, 4)), cp.Variable((4, 4), symmetric=True)
-    above = cp.bmat([[M, W.T], [W, np.eye(3)]]) >> 0
-    margins = [np.sign(y) * cp.sum(cp.multiply(x, W)) >= 1 for x, y in zip(INPUTS, VALUES, strict=True)]
-    cp.Problem(cp.Minimize(cp.norm(M, "fro")), [above, *margins]).solve(solver="CLARABEL")
-    assert solution.result == "optimal"
-    assert W.value is not None and M.value is not None
-    np.testing.assert_allclose(solution.certificate.primal_value, np.sqrt(np.linalg.norm(M.value)), rtol=1e-7)
-    np.testing.assert_allclose(solution.primal, W.value, atol=1e-4)
-
-
 @pytest.mark.parametrize("p", [1.5, 3.0])
-def test_attention_and_what_has_no_solution(p: float) -> None:
+def test_programs_of_attention_are_solved(p: float) -> None:
     data, _ = jf.data.random_tokens(jax.random.key(0), 3, 4, 4)
     assert jf.margin.solve(jf.margin.attention_svm(data, [0, 1, 2], Schatten(p))).result == "optimal"
-    twice = np.concatenate([INPUTS[:2], INPUTS[:2]])
-    assert jf.margin.solve(jf.margin.max_margin(twice, [1.0, 1.0, -1.0, -1.0], Schatten(p))).result == "infeasible"
 
 
 # Singular values that are equal, zero, or both; beside more columns, more rows, and neither.

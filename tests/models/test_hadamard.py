@@ -1,6 +1,5 @@
 """Hadamard networks: gradients, the flow in log coordinates, and weights far below the smallest number."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,11 +59,12 @@ def test_logarithms_give_the_weights_back_with_every_sign():
 
 
 def test_log_coordinates_trace_the_path_of_the_weights():
+    """With the logarithms of u + v alone, and with those of u - v beside them, which conserve their sum."""
     risk = head_risk()
     model = models.HadamardNetwork.init(jax.random.key(5), models.DiagonalHead(), 4).scaled(np.log(0.3))
     grid = jnp.array([0.5, 2.0, 5.0])
-    paths = {}
-    for coordinates in ("weights", "log_hadamard"):
+    paths = []
+    for coordinates in ("weights", "log_hadamard", jf.LogHadamard(separate=True)):
         # Weights know no logarithms.
         start = models.HadamardNetwork(model.h, model.u, model.v) if coordinates == "weights" else model
         controller = jf.flow.solvers.as_controller(None, jf.flow.solvers.as_solver("tsit5", jf.PhysicalTime()))
@@ -73,11 +73,14 @@ def test_log_coordinates_trace_the_path_of_the_weights():
             coordinates=coordinates,
         )  # fmt: skip
         weights = path.saved.model.u, path.saved.model.v, path.final.velocity.u
-        paths[coordinates] = weights, (path.log_time, path.log_arc_length, path.log_gradient_norm)
+        paths.append((weights, (path.log_time, path.log_arc_length, path.log_gradient_norm)))
     # rtol 1e-8 over a path of a few units.
-    for a, b in zip(*map(jax.tree.leaves, paths.values()), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    for other in paths[1:]:
+        for a, b in zip(jax.tree.leaves(paths[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(path.log_time, jnp.log(3.0 * grid), rtol=1e-6)
+    drift = path.final.model.log_weights.log_conserved / model.log_weights.log_conserved - 1.0
+    assert jnp.max(jnp.abs(drift)) <= 1e-8
 
 
 @pytest.mark.slow
@@ -86,36 +89,20 @@ def test_few_columns_and_all_of_them_give_the_same_flow():
     data, _ = diagonal_head_task(jax.random.key(2), 8, 3, 2)
     risk = jf.EmpiricalRisk(data, "squared")
     model = models.HadamardNetwork.init(jax.random.key(0), models.DiagonalHead(), 4, -300.0)
-    learned = []
-
-    @eqx.filter_jit
-    def flow(risk, model, coordinates, until):
-        return jf.integrate(risk, model, clock=jf.RescaledTime(-300.0), until=until, coordinates=coordinates)
-
-    for until in (8.0, 14.0, 25.0):
-        both = [flow(risk, model, jf.LogHadamard(sparse=few), jnp.asarray(until)) for few in (False, True)]
-        steps = [int(path.stats["num_steps"]) for path in both]
-        # Newton's matrices differ by rounding, and with them what passes a tolerance barely or barely not: 153 steps
-        # against 160 were seen where the data differed in their last digits. A wrong matrix costs many times more.
-        assert abs(steps[1] - steps[0]) <= 0.1 * steps[0]
-        dense, sparse = (np.asarray(path.model.products) for path in both)
-        # The tolerance on the logarithms of weights is 1e-5, and a product is a square of one.
-        assert np.allclose(sparse, dense, rtol=2e-5, atol=1e-9)
-        learned.append(int(np.sum(np.abs(sparse) > 1e-2)))
+    clock, times = jf.RescaledTime(-300.0), jnp.array([8.0, 14.0, 25.0])
+    both = [
+        jf.integrate(risk, model, clock=clock, until=25.0, save_at=times, coordinates=jf.LogHadamard(sparse=few))
+        for few in (False, True)
+    ]
+    steps = [int(path.stats["num_steps"]) for path in both]
+    # Newton's matrices differ by rounding, and with them what passes a tolerance barely or barely not: 153 steps
+    # against 160 were seen where the data differed in their last digits. A wrong matrix costs many times more.
+    assert abs(steps[1] - steps[0]) <= 0.1 * steps[0]
+    dense, sparse = (np.asarray(path.saved.model.u * path.saved.model.v) for path in both)
+    # The tolerance on the logarithms of weights is 1e-5, and a product is a square of one.
+    assert np.allclose(sparse, dense, rtol=2e-5, atol=1e-9)
+    learned = np.sum(np.abs(sparse) > 1e-2, axis=1)
     assert learned[0] >= 1 and learned[-1] == 4
-
-
-@pytest.mark.slow
-def test_conservation_measured_by_integrating_both_logarithms():
-    risk = linear_risk()
-    model = models.HadamardNetwork.init(jax.random.key(1), models.DiagonalLinear(), D, log_scale=-10_000.0)
-    trajectory = jf.integrate(
-        risk, model, clock=jf.RescaledTime(-10_000.0), until=6.0, coordinates=jf.LogHadamard(separate=True)
-    )
-    end = trajectory.model.log_weights
-    assert jnp.max(jnp.abs(trajectory.model.products)) > 0.1
-    drift = (end.log_conserved - model.log_weights.log_conserved) / model.log_weights.log_conserved
-    assert jnp.max(jnp.abs(drift)) <= 1e-8
 
 
 @pytest.mark.slow

@@ -90,14 +90,20 @@ def test_scores_with_a_head_for_each_position():
 
 
 @pytest.mark.parametrize(
-    "head, message",
+    ("model", "message"),
     [
-        (jnp.ones(4), r"^head: does not accept a token of shape \(3,\)"),
+        (models.CombinedAttention(np.eye(3), np.ones(4)), r"^head: does not accept a token of shape \(3,\)"),
         # Where signatures are checked the type check says it, otherwise the shape.
-        (lambda x: x, r"^head: (expected a number for|does not accept) a token of shape \(3,\)"),
-        ((jnp.ones(3), jnp.ones(3)), r"^head: 2 heads for 1 outputs a sequence"),
+        (
+            models.CombinedAttention(np.eye(3), lambda x: x),
+            r"^head: (expected a number for|does not accept) a token of shape \(3,\)",
+        ),
+        (models.CombinedAttention(np.eye(3), (np.ones(3),) * 2), "^head: 2 heads for 1 outputs a sequence"),
+        (models.FactoredAttention(np.zeros((2, 4)), np.zeros((2, 4)), V), "^K: "),
+        (models.DiagonalAttention(np.zeros(2), np.zeros(2), V), "^k: "),
+        (models.MultiHeadAttention([models.CombinedAttention(np.eye(2), V)]), "^W: "),
     ],
 )
-def test_a_wrong_head_is_named(head, message):
+def test_what_does_not_fit_the_data_is_named(model, message):
     with pytest.raises(ValueError, match=message):
-        EmpiricalRisk(DATA, "logistic").check(models.CombinedAttention(jnp.eye(3), head))
+        EmpiricalRisk(DATA, "logistic").check(model)

@@ -155,7 +155,7 @@ def test_spectra_of_what_is_added_and_of_the_start():
 @pytest.mark.slow
 def test_runs_have_both_products_on_one_axis():
     size = pr.Size(SMALL, pr.Recipe("adam", 1e-3, 1, 2, 4), scales=(1.0, 0.1), seeds=2, points=2)
-    found = training.train_images(jax.random.key(0), size)
+    found = pr.image_runs(size, jax.random.key(0), lambda line: None)
     assert found.losses.shape == (2, 2, 2) and found.rank.shape == (2, 2, 2, 2, 1, 2)
     assert {*training.OF_RUNS, *training.OF_PRODUCTS} == set(found.named)
     # A tenth of every layer is a hundredth of both products.

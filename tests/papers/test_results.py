@@ -58,10 +58,8 @@ def test_a_search_comes_nearer_to_the_boundary_and_keeps_both_assumptions() -> N
 def test_a_kkt_point_is_told_from_what_is_none() -> None:
     data, head = random_tokens(jax.random.key(0), 3, 3, 4)
     given, best = tokens_of(data, head), optimal_tokens(token_scores(data, head), data.visible)
-    rows, solution = (
-        margin_rows(given, np.argmax(np.asarray(best), axis=1)),
-        solve(attention_svm(data, best, "nuclear")),
-    )
+    rows = margin_rows(given, np.argmax(np.asarray(best), axis=1))
+    solution = solve(attention_svm(data, best, "nuclear"))
     value, residual = multistart.kkt_residual(rows, np.asarray(solution.primal))
     assert abs(value / float(solution.certificate.primal_value) - 1.0) < 1e-6 and residual < multistart.KKT
     _, off = multistart.kkt_residual(rows, np.asarray(solve(attention_svm(data, best)).primal))

@@ -8,15 +8,15 @@ import pytest
 
 from jaxflow._core import Outcome
 from jaxflow.papers.sheen2024 import diagonal_flows, failures, rates, separability
-from jaxflow.papers.sheen2024.rates import growth
+from jaxflow.papers.sheen2024.multipliers import exponents_between
 from tests.papers.recorded import changed, entry_of, numbers_of
 
 TIMES = np.geomspace(1.0, 1e6, 7)
 
 
 def test_growth_and_rates_are_exponents() -> None:
-    assert growth(TIMES[None] ** 0.7, TIMES)[0] == pytest.approx(0.7)
-    assert growth(np.ones((1, 7)), TIMES)[0] == 0.0
+    assert exponents_between(TIMES[None] ** -0.7, TIMES)[0] == pytest.approx(0.7)
+    assert exponents_between(np.ones((1, 7)), TIMES)[0] == 0.0
     assert rates.observed_exponent(TIMES[None] ** -0.3, TIMES)[0] == pytest.approx(0.3)
     assert np.isnan(rates.observed_exponent(-np.ones((1, 7)), TIMES)[0])
     gaps = TIMES[None] ** -np.array([[0.1], [0.8]])

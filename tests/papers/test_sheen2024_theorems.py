@@ -10,20 +10,21 @@ import pytest
 from jaxflow._core import RESULTS
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Exponential
-from jaxflow.margin import attention_svm, certify, solve
+from jaxflow.margin import attention_svm, certify, max_margin, solve
 from jaxflow.models import FactoredAttention, token_scores
 from jaxflow.papers.sheen2024 import diagonal as diagonals
 from jaxflow.papers.sheen2024 import frame as frames
-from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
+from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
 from jaxflow.papers.sheen2024.separability import score_gap_needed
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 
 TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 
 
 @pytest.fixture(scope="module")
-def diagonal() -> tuple[TokenData, Any, Any, Accumulated]:
+def diagonal() -> tuple[TokenData, Any, Any, Table]:
     """A flow from entries of different sizes, which start in either factor: (5)."""
     n, T, d = 3, 4, 4
     data, head = equal_score_tokens(jax.random.key(5), n, T, d, 1.1 * score_gap_needed(n, T), 0.0, 0.1)
@@ -41,7 +42,8 @@ def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
     data, xi, omega, path = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
     beta = path.models.k * path.models.q
-    formed = jax.vmap(lambda pushes: diagonals.integral_form(data, best, omega, pushes))(path.pushes)
+    program = attention_svm(data, best, "l1")
+    formed = jax.vmap(lambda pushes: diagonals.integral_form(program, omega, pushes))(path.pushes)
     assert float(jnp.max(jnp.abs(beta - formed) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-6
 
 
@@ -49,17 +51,17 @@ def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
 def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
     data, xi, omega, path = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
-    optimum = solve(attention_svm(data, best, "l1")).primal
+    program = attention_svm(data, best, "l1")
+    optimum = solve(program).primal
     beta = path.models.k[-1] * path.models.q[-1]
-    found = diagonals.averaged_residuals(data, best, omega, beta, path.pushes[-1], optimum)
+    found = diagonals.averaged_residuals(program, omega, beta, path.pushes[-1], optimum)
     # (Bλ)_j = arcsinh(β_j/ω²)/ln μ: exact by (19), whose error is divided by ln μ = 14.
-    margins = jnp.where(best, jnp.inf, jnp.einsum("ntd,d->nt", diagonals.constraint_rows(data, best), beta))
-    log_mu = jnp.log(jnp.min(margins))
+    log_mu = jnp.log(jnp.min(program.margins(beta)))
     exact = jnp.abs(jnp.arcsinh(jnp.abs(beta) / omega**2) / log_mu - 1.0)
     support = jnp.abs(optimum) > 1e-7 * jnp.max(jnp.abs(optimum))
     assert float(found.stationarity) >= float(jnp.max(jnp.where(support, exact, 0.0))) - 1e-6
     assert float(found.log_margin) == pytest.approx(float(log_mu))
-    before = diagonals.averaged_residuals(data, best, omega, jnp.zeros(4), path.pushes[0], optimum)
+    before = diagonals.averaged_residuals(program, omega, jnp.zeros(4), path.pushes[0], optimum)
     assert np.isnan(float(before.stationarity))
 
 
@@ -88,7 +90,7 @@ def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
     last, gradient = jax.tree.map(lambda x: x[-1], (path.models, path.gradients.gradient))
     velocity = -(gradient.K @ last.Q.T + last.K @ gradient.Q.T)
     exact, value = frames.aligned_limit(data, best)
-    found = frames.margin_normalised(data, best, velocity)
+    found = velocity / jnp.min(attention_svm(data, best, "nuclear").margins(velocity))
     # Margins of both sequences grow alike up to 1/(log t)^2; the rest is the step's error.
     assert float(jnp.sum(jnp.linalg.svd(found, compute_uv=False))) == pytest.approx(float(value), rel=1e-8)
     assert float(jnp.linalg.norm(found - exact)) < 1e-7
@@ -97,46 +99,31 @@ def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
     assert float(jnp.max(jnp.abs(beta[2:]))) < 1e-6 * float(beta[0])
 
 
-@pytest.mark.slow
-def test_the_exact_limit_is_optimal_and_not_unique(paired: Any) -> None:
+def test_the_exact_limit_is_the_certified_solution_of_42_lifted_and_not_the_only_one(paired: Any) -> None:
     data, _, best = paired
+    frame = frames.alignment_frame(data, best)
+    assert jnp.allclose(frame.keys.T @ frame.keys, jnp.eye(4), atol=1e-14)
+    small = solve(frames.reduced_program(data, best))
+    W, weights, residual = frames.lift(data, best, frame, small.primal, small.dual)
+    assert float(residual) < 1e-13
+    assert bool(jnp.all(weights[best] == 0))
     program = attention_svm(data, best, "nuclear")
-    solution = solve(program)
+    assert abs(float(certify(program, W, weights).duality_gap)) < 1e-9
     exact, value = frames.aligned_limit(data, best)
-    assert float(frames.margin_of(data, best, exact)) == pytest.approx(1.0, rel=1e-13)
-    assert float(value) == pytest.approx(float(solution.certificate.primal_value), rel=1e-9)
+    assert jnp.allclose(W, exact, atol=1e-9)
+    assert float(jnp.min(program.margins(exact))) == pytest.approx(1.0, rel=1e-13)
     frame = frames.alignment_frame(data, best)
     sizes = frames.singular_entries(frame, exact)[:2]
     # A symmetric block keeps trace and margins: another optimum, far away.
     block = 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
     other = exact + frame.keys[:, :2] @ block @ frame.queries[:, :2].T
-    assert float(certify(program, other, solution.dual).primal_value) == pytest.approx(float(value), rel=1e-9)
+    for optimum in (exact, other):
+        assert float(certify(program, optimum, weights).primal_value) == pytest.approx(float(value), rel=1e-9)
     assert float(jnp.linalg.norm(other - exact)) > 0.1
 
 
-def test_the_lifted_solution_of_42_is_certified(paired: Any) -> None:
-    data, _, best = paired
-    frame = frames.alignment_frame(data, best, jnp.asarray([2, 0]))
-    assert jnp.allclose(frame.keys.T @ frame.keys, jnp.eye(4), atol=1e-14)
-    small = solve(frames.reduced_program(data, best, frame))
-    W, weights, residual = frames.lift(data, best, frame, small.primal, small.dual)
-    assert float(residual) < 1e-13
-    assert bool(jnp.all(weights[best] == 0))
-    certificate = certify(attention_svm(data, best, "nuclear"), W, weights)
-    assert abs(float(certificate.duality_gap)) < 1e-9
-    assert jnp.allclose(W, frames.aligned_limit(data, best)[0], atol=1e-9)
-
-
-def test_a_margin_normalised_direction_needs_a_margin(paired: Any) -> None:
-    data, _, best = paired
-    W, _ = frames.aligned_limit(data, best)
-    for without in (-W, jnp.zeros_like(W)):
-        assert jnp.isnan(frames.margin_normalised(data, best, without)).all()
-    assert jnp.allclose(frames.margin_normalised(data, best, 3.0 * W), W, rtol=1e-12)
-
-
 def test_a_flow_at_its_limiting_face() -> None:
-    rows = jnp.array([[[0.0, 0, 0], [1.0, 0.5, 0.2], [2.0, 0, 0]], [[0.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]]])
-    dual = jnp.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])
+    rows = jnp.array([[1.0, 0.5, 0.2], [2.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]])
+    program, dual = max_margin(rows, jnp.ones(4), "l1"), jnp.array([3.0, 0.0, 1.0, 0.0])
     # Margins of β: 7, 8; 6.2 and 0.9, which is the least and without a multiplier.
-    assert float(diagonals.behind_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))) == pytest.approx(7.0 / 0.9 - 1.0)
+    assert float(diagonals.behind_face(program, dual, jnp.array([4.0, 5.0, 2.5]))) == pytest.approx(7.0 / 0.9 - 1.0)

@@ -72,20 +72,22 @@ def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> progr
 def constraints(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
     r"""$(x_{i\alpha}-x_{it})z_i^\top$ for each token but the selected one and its copies, `(m, d, d)`."""
     x, z = data.tokens[i], data.queries[i]
-    differences = x[np.arange(len(x)), selected][:, None] - x
-    return np.einsum("ntd,ne->ntde", differences, z)[others(x, selected)]
+    return np.einsum("ntd,ne->ntde", chosen(x, selected) - x, z)[others(x, selected)]
+
+
+def chosen(x: np.ndarray, selected: np.ndarray) -> np.ndarray:
+    """Of `x` `(n, T, ...)` what belongs to the selected tokens, `(n, 1, ...)`."""
+    return x[np.arange(len(x)), selected][:, None]
 
 
 def others(x: np.ndarray, selected: np.ndarray) -> np.ndarray:
     """Tokens beside a selected one and its copies, `(n, T)`."""
-    apart = (x != x[np.arange(len(x)), selected][:, None]).any(-1)
-    return apart & (selected >= 0)[:, None]
+    return (x != chosen(x, selected)).any(-1) & (selected >= 0)[:, None]
 
 
 def beaten(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
     """Which of `others` score less than the selected token of their sequence, flat."""
-    scores = data.scores[i]
-    less = scores < scores[np.arange(len(scores)), selected][:, None]
+    less = data.scores[i] < chosen(data.scores[i], selected)
     return less[others(data.tokens[i], selected)]
 
 
@@ -96,9 +98,8 @@ def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
 
 def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> programs.Judgement:
     scores, less = data.scores[i], beaten(data, claim.selected, i)
-    chosen = scores[np.arange(len(scores)), claim.selected]
     support, clear = margins <= 1.0 + SUPPORT, margins > 1.0 + CLEAR
-    best = bool(((scores.max(-1) == chosen) | (claim.selected < 0)).all())
+    best = bool(((scores.max(-1) == chosen(scores, claim.selected)[:, 0]) | (claim.selected < 0)).all())
     if claim.status == "global_":
         return programs.wrong_if(not best, "said global: a token scores more")
     if best:
@@ -180,10 +181,8 @@ def start(rng: np.random.Generator, kind: str, count: int, d: int, size: float) 
 
 def _duplicate(rng: np.random.Generator, data: Tokens) -> Tokens:
     # The token with the lowest score stands twice: never optimal.
-    tokens, worst = data.tokens.copy(), data.scores.argmin(-1)
-    b, n = worst.shape
-    rows = np.arange(b)[:, None], np.arange(n)[None]
-    tokens[(*rows, (worst + 1) % tokens.shape[2])] = tokens[(*rows, worst)]
+    tokens, worst = data.tokens.copy(), data.scores.argmin(-1)[..., None, None]
+    np.put_along_axis(tokens, (worst + 1) % tokens.shape[2], np.take_along_axis(tokens, worst, 2), 2)
     return data._replace(tokens=tokens)
 
 

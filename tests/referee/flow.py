@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from tests.referee.paths import joined, split_as
+
 # The largest change of a logit in one step: the field turns on a scale of one logit, where the method of order four
 # errs by some 1e-4 a step, and is stable to 2.8.
 LOGIT_STEP = 0.25
@@ -180,20 +182,16 @@ def follow(
 def follow_far(kind: str, data: Tokens, theta: tuple[np.ndarray, ...]) -> Settled:
     """Paths of the same flow from a start far out, to a thousand times its length, by SciPy's Radau in log arc length:
     an explicit method takes as many steps as there are logits. A logit of W is known to a thousandth."""
-    shapes = [x.shape[1:] for x in theta]
-    cuts, ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1], []
-
-    def parts(flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(x.reshape(1, *shape) for x, shape in zip(np.split(flat, cuts), shapes, strict=True))
-
+    parts, ends = split_as(tuple(x[:1] for x in theta)), []
     for i, size in enumerate(norm(theta)):
-        one, start = data.take([i]), np.concatenate([x[i].ravel() for x in theta])
+        one = data.take([i])
 
         def field(s: float, flat: np.ndarray, one: Tokens = one) -> np.ndarray:
-            return np.exp(s) * np.concatenate([x.ravel() for x in unit(pull(kind, one, parts(flat))[0])])
+            return np.exp(s) * joined(unit(pull(kind, one, parts(flat))[0]))
 
         how: Any = {"method": "Radau", "rtol": 1e-3 / size, "atol": 1e-3}
-        ends.append(parts(solve_ivp(field, (np.log(1e-3), np.log(1e3 * size)), start, **how).y[:, -1]))
+        path = solve_ivp(field, (np.log(1e-3), np.log(1e3 * size)), joined([x[i] for x in theta]), **how)
+        ends.append(parts(path.y[:, -1]))
     end = tuple(np.concatenate(x) for x in zip(*ends, strict=True))
     lead, selected = lead_of(data, logits_at(kind, data, end))
     down, total = pull(kind, data, end)

@@ -124,11 +124,15 @@ def pushes(loss: str, data: Vectors, beta: np.ndarray) -> tuple[np.ndarray, np.n
     f, y = data.inputs @ beta, data.targets
     if loss == "squared":
         return y - f, -np.ones_like(f)
-    if loss == "exponential":
-        p = np.exp(-y * f)
-        return y * p, -p
-    p = np.exp(-np.logaddexp(0.0, y * f))
-    return y * p, -p * (1.0 - p)
+    logs, rates = decays(loss, y * f)
+    p = np.exp(logs)
+    return y * p, -p * rates
+
+
+def decays(loss: str, margins: np.ndarray) -> tuple[np.ndarray, Any]:
+    r"""$\log|p_i|$ of margins, and the rates $-\partial\log|p_i|$ at which they fall."""
+    logs = -margins if loss == "exponential" else -np.logaddexp(0.0, margins)
+    return logs, 1.0 if loss == "exponential" else 1.0 - np.exp(logs)
 
 
 def at_rest(kind: str, theta: tuple[np.ndarray, ...], data: Vectors, loss: str) -> bool:
@@ -208,11 +212,9 @@ def follow_out(
     def pull(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Pushes over the largest one, and their derivatives: what they are divided by turns no direction.
         at, y = layers(flat), data.targets
-        m = size * y * (scaled @ coefficients(kind, at))
-        logs = -m if loss == "exponential" else -np.logaddexp(0.0, m)
+        logs, rates = decays(loss, size * y * (scaled @ coefficients(kind, at)))
         p = np.exp(logs - logs.max())
-        slope = -p if loss == "exponential" else -p * (1.0 - np.exp(-np.logaddexp(0.0, m)))
-        return joined(pulled(kind, at, (y * p) @ scaled)), y * p, slope
+        return joined(pulled(kind, at, (y * p) @ scaled)), y * p, -p * rates
 
     def direction(_: float, flat: np.ndarray) -> np.ndarray:
         return _unit(pull(flat)[0])

@@ -2,17 +2,17 @@
 
 On a Dask cluster whose workers die or stand still, whose scheduler goes away: every instance once, the same bits."""
 
+import importlib
 import json
-import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,28 +20,29 @@ import pytest
 
 from jaxflow.study import blocks, executors, status
 from tests.processes import child, said
-from tests.study.cheap import SPEC, HostExperiment, cheap, payload, read_log, small_study, tiny_study
+from tests.study.cheap import (
+    FORKS,
+    SPEC,
+    HostExperiment,
+    cheap,
+    payload,
+    read_log,
+    run_elsewhere,
+    small_study,
+    tiny_study,
+)
 
 NO_DASK = "Dask is not installed (extra `cluster`)"
-
-TWO_DEVICES = """
-import sys
-import jax
-jax.config.update("jax_enable_x64", True)
-from tests.study.cheap import cheap, payload, read_log, small_study
-from pathlib import Path
-folder = Path(sys.argv[1])
-for executor in (None, "devices"):
-    small_study(cheap, trials=40, method_factors={}).run(folder / f"{executor}.zarr", executor, progress=False)
-assert payload(folder / "None.zarr") == payload(folder / "devices.zarr")
-assert len({entry["device"] for entry in read_log(folder / "devices.zarr")[1:]}) == 2
-"""
 
 
 @pytest.mark.slow
 def test_two_devices_give_the_same_bytes(tmp_path):
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    said("-W", "error", "-c", TWO_DEVICES, str(tmp_path), XLA_FLAGS=flags)
+    study = small_study(cheap, trials=40, method_factors={})
+    study.run(tmp_path / "one.zarr", progress=False)
+    process = run_elsewhere(study, tmp_path / "two.zarr", "devices")
+    process.join()
+    assert process.exitcode == 0 and payload(tmp_path / "two.zarr") == payload(tmp_path / "one.zarr")
+    assert len({entry["device"] for entry in read_log(tmp_path / "two.zarr")[1:]}) == 2
 
 
 def test_threads(tmp_path, small):
@@ -86,7 +87,7 @@ def test_an_executor_that_is_ended_meanwhile(after, tmp_path, host):
 @pytest.mark.slow
 def test_processes_that_die_leave_what_was_committed(tmp_path, small):
     study = small_study(HostExperiment(misbehave="die", flag=str(tmp_path / "once")))
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(1, mp_context=FORKS) as processes:
         # As long as they live, the bytes are those of this process.
         small_study(cheap).run(tmp_path / "cheap.zarr", processes, progress=False)
         assert payload(tmp_path / "cheap.zarr") == payload(small[0])
@@ -237,33 +238,38 @@ def wait_for(something, seconds: float = 240) -> None:
         time.sleep(0.02)
 
 
+def dask_command(name: str, arguments: list[str], settings: dict[str, str]) -> None:
+    """What a process of a cluster does; Dask reads its settings when it is imported."""
+    os.environ.update(settings)
+    importlib.import_module(f"distributed.cli.{name}").main([*arguments, "--host", "127.0.0.1", "--no-dashboard"])
+
+
 class Cluster:
     """A scheduler and workers, each a process of its own that is not started again."""
 
-    def __init__(self, folder: Path, **limit: str):
+    def __init__(self, folder: Path, **settings: str):
         pytest.importorskip("distributed", reason=NO_DASK)
         file = folder / "scheduler.json"
-        self.scheduler = self._start("dask_scheduler", "--port", "0", "--scheduler-file", str(file), **limit)
-        self._workers: list[subprocess.Popen] = []
+        self.scheduler = self._start("dask_scheduler", "--port", "0", "--scheduler-file", str(file), **settings)
+        self._workers: list[Any] = []
         wait_for(lambda: file.exists() and file.read_text().endswith("}"))
         self.address = json.loads(file.read_text())["address"]
 
     def workers(self, count: int) -> None:
         """So many workers: as many as are missing are started."""
-        alive = [worker for worker in self._workers if worker.poll() is None]
+        alive = [worker for worker in self._workers if worker.is_alive()]
         for _ in range(count - len(alive)):
-            # What it imports it imports before it is heard of: on a busy machine that takes more than five seconds.
-            command = ["dask_worker", self.address, "--nthreads", "1", "--no-nanny", "--preload", "tests.study.cheap"]
-            self._workers.append(self._start(*command))
+            self._workers.append(self._start("dask_worker", self.address, "--nthreads", "1", "--no-nanny"))
 
-    def _start(self, what: str, *arguments: str, **environment: str) -> subprocess.Popen:
-        command = ["-m", f"distributed.cli.{what}", *arguments, "--host", "127.0.0.1", "--no-dashboard"]
-        return child(*command, to=subprocess.DEVNULL, **environment)
+    def _start(self, name: str, *arguments: str, **settings: str) -> Any:
+        process = FORKS.Process(target=dask_command, args=(name, list(arguments), settings))
+        process.start()
+        return process
 
     def close(self) -> None:
         for process in [*self._workers, self.scheduler]:
             process.kill()
-            process.wait()
+            process.join()
 
 
 @pytest.fixture

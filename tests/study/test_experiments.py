@@ -12,7 +12,7 @@ import xarray
 import jaxflow as jf
 from jaxflow._core import Code, Outcome, SelectionStatus
 from jaxflow.report import study_html
-from tests.study.cheap import HostExperiment, cheap, payload, small_study, tiny_study
+from tests.study.cheap import Blockwise, HostExperiment, cheap, payload, small_study, tiny_study
 
 ONES = np.ones(4)
 GOOD = {"outcome": np.ones(4, int), "value": ONES}
@@ -44,16 +44,6 @@ ODD = {
 }
 if np.longdouble is not np.float64:
     ODD["wide"] = (GOOD | {"value": np.ones(4, np.longdouble)}, "numbers and Booleans of up to 64 bits")
-
-
-class Blockwise(jf.study.AbstractExperiment):
-    """Of blocks alone."""
-
-    def setup(self, key, d=2, parametrization="W"):
-        raise NotImplementedError
-
-    def summarize(self, limit):
-        raise NotImplementedError
 
 
 class Odd(Blockwise):

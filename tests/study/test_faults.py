@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 from jaxflow.study import files as files_of_store
 from jaxflow.study import open_results, status
 from jaxflow.study.files import side_folder
-from tests.processes import child
-from tests.study.cheap import HostExperiment, payload, read_log, restore, small_study, tiny_study
+from tests.study.cheap import HostExperiment, payload, read_log, restore, run_elsewhere, small_study, tiny_study
 
 # How often a study is killed at random with each executor; every moment has its turn in
 # `test_whatever_happens_at_any_moment`.
@@ -152,16 +150,6 @@ def test_a_resume_computes_one_block_again_to_compare(tmp_path, host):
     assert payload(path) == host
 
 
-# Fifty blocks of 0.02 s, enough to be killed among.
-KILLED = """
-import sys
-import jax
-jax.config.update("jax_enable_x64", True)
-from tests.study.cheap import HostExperiment, small_study
-small_study(HostExperiment(pause=0.02), trials=50).run(sys.argv[1], sys.argv[2], progress=False)
-"""
-
-
 def committed(path: Path) -> int:
     return sum(1 for found in (path / "block_checksum/c").rglob("*") if found.is_file())
 
@@ -170,21 +158,21 @@ def committed(path: Path) -> int:
 @pytest.mark.parametrize("executor", ["serial", "devices"])
 def test_killed_at_random_moments(executor, tmp_path):
     """One block at a time, or one on each of two devices: the same bytes after the next run."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    # Fifty blocks of 0.02 s, enough to be killed among.
     path, study = tmp_path / "killed.zarr", small_study(HostExperiment(pause=0.02), trials=50)
     study.run(tmp_path / "whole.zarr", progress=False)
     whole, luck, killed = payload(tmp_path / "whole.zarr"), random.Random(7), 0
     while killed < KILLS:
         before = committed(path)
-        process = child("-c", KILLED, str(path), executor, to=subprocess.DEVNULL, XLA_FLAGS=flags)
+        process = run_elsewhere(study, path, executor)
         # Somewhere among the next few blocks, or in one of them.
-        while process.poll() is None and committed(path) <= before:
+        while process.is_alive() and committed(path) <= before:
             time.sleep(0.002)
         time.sleep(0.2 * luck.random())
         process.kill()
-        code = process.wait()
-        assert code in (0, -signal.SIGKILL), code
-        killed += code < 0
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL)
+        killed += process.exitcode < 0
         if committed(path) == study.plan.block_count or killed == KILLS:
             study.run(path, progress=False)
             assert payload(path) == whole

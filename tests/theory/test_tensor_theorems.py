@@ -79,15 +79,6 @@ def test_the_flow_ends_in_the_closed_form():
     assert "Corollary 5" in str(limit) and "interpolates" in str(limit)
 
 
-# Layers of no equal size.
-UNEVEN = models.DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
-
-
-def test_another_start_breaks_the_hypothesis_and_says_so():
-    assert not bool(theory.equal_layers(UNEVEN.layers).holds)
-    assert [bool(a.holds) for a in theory.predict(regression(), UNEVEN).assumptions] == [True, False]
-
-
 @pytest.mark.parametrize(("depth", "scheme"), [(2, "zero_last"), pytest.param(3, "equal", marks=pytest.mark.slow)])
 def test_the_dual_form_traces_the_path_of_the_weights(depth, scheme):
     """ν against Θ for the exponential loss, well past the loss falling below one."""
@@ -111,7 +102,8 @@ def test_the_dual_form_refuses_what_it_does_not_describe():
     data = jf.data.LinearData(X, LABELS)
     odd = models.LinearConvolutionalNetwork.init(KEY, data, scheme="equal")
     connected = models.DeepLinearNetwork.init(KEY, data)
-    for model, text in ((UNEVEN, "equal size"), (odd, "even data"), (connected, "network: ")):
+    uneven = models.DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
+    for model, text in ((uneven, "equal size"), (odd, "even data"), (connected, "network: ")):
         with pytest.raises(ValueError, match=text):
             integrate(classification(), model, clock="log_time", until=1.0, coordinates="dual")
 

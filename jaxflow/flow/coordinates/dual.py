@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_kind, is_concrete, require, tree_scale, tree_unit
+from jaxflow._core import ScaledGradient, check_kind, is_concrete, require
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.models import (
@@ -101,12 +101,6 @@ class Dual(AbstractCoordinates):
         weights = weights / (outputs.size if risk.reduction == "mean" else 1)
         return ScaledGradient(scale, weights, weights)
 
-    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        return self._weights(context, state).log_norm - scaled.log_scale
-
-    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
-        return tree_scale(-1.0, tree_unit(self._weights(context, state).gradient))
-
     def _form(self, risk: EmpiricalRisk, model: Any) -> DualForm:
         data = risk.data
         if not isinstance(data, LinearData) or not isinstance(model, AbstractLinearNetwork):
@@ -115,9 +109,6 @@ class Dual(AbstractCoordinates):
         found = real_decomposition(model, data.inputs) if self.decomposition is None else self.decomposition
         require(found.is_real, "coordinates", "Dual needs a real decomposition; use Weights")
         return DualForm(found, data.inputs @ found.transform.T, found.transformed(model.layers))
-
-    def _weights(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        return context[0].scaled_gradient(self.decode(context, state))
 
 
 def _check_start(form: DualForm, model: AbstractLinearNetwork, data: Any) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, tree_scale, tree_unit
+from jaxflow._core import ScaledGradient
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
 from jaxflow.models import DiagonalLinearNetwork
@@ -47,24 +47,15 @@ class OneLayer(AbstractCoordinates):
         return eqx.tree_at(lambda m: m.weights, context[1], tuple(self._layers(context, state)))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        scaled = self._weights(context, state)
+        scaled = self._of_weights(context, state)
         gradient = jnp.stack(jax.tree.leaves(scaled.gradient))
         return ScaledGradient(scaled.log_scale, _entry(gradient, context[2]), scaled.multipliers)
-
-    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        return self._weights(context, state).log_norm - scaled.log_scale
-
-    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
-        return tree_scale(-1.0, tree_unit(self._weights(context, state).gradient))
 
     def _layers(self, context: PyTree, c: Float[Array, " d"]) -> Float[Array, "layers d"]:
         *_, apart, signs = context
         follows = apart > 0
         # Whatever is not asked for has derivatives, too.
         return signs * jnp.where(follows, jnp.hypot(c[None, :], jnp.where(follows, apart, 1.0)), c[None, :])
-
-    def _weights(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        return context[0].scaled_gradient(self.decode(context, state))
 
 
 def _entry(stack: Float[Array, "layers d"], index: Any) -> Float[Array, " d"]:

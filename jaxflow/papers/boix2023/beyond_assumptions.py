@@ -17,6 +17,7 @@ from jaxflow.data import LinearData
 from jaxflow.losses import Logistic, Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork, ProductNetwork
 from jaxflow.papers.boix2023.product_paths import algorithm_1, follow_products
+from jaxflow.papers.boix2023.stage_parts import crossings
 from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -225,14 +226,6 @@ def readings_of(times: np.ndarray, end: float) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def crossings(times: np.ndarray, products: np.ndarray, level: float) -> np.ndarray:
-    """When a product passes `level` away from zero, the logarithm of its size taken straight between readings."""
-    size = np.log(np.maximum(products * np.sign(level), np.finfo(float).tiny)) - np.log(abs(level))
-    steps = np.flatnonzero((size[:-1] < 0) & (size[1:] >= 0))
-    share = -size[steps] / (size[steps + 1] - size[steps])
-    return times[steps] + share * (times[steps + 1] - times[steps])
-
-
 @jax.jit
 def flow_with_decay(risk: Any, model: Any, log_alpha: Any, decay: Any, readings: Any) -> tuple[Any, Any]:
     r"""The flow of $L+\frac\lambda2(|u|^2+|v|^2)$ in rescaled time: $\dot\omega=\log(1/\alpha)\,(g-\lambda)$.
@@ -279,8 +272,6 @@ def _predict(risk: Any, model: Any) -> tuple[Any, Any, Any]:
     return stages, decay, slopes(last)
 
 
-# `flows` `(1, b)`: linear diagonal networks of three products, nine points with random labels, λ a fifth of the largest
-# slope.
 DECAY = Dataset("boix2023", "decay", {"flows": Part(follow_decay, {"logistic": None}, DECAY_TRIALS, way="on host")})
 
 

@@ -185,7 +185,7 @@ def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[T
 def notes(numbers: Table) -> list[str]:
     """What the numbers stand for."""
     return [
-        f"α = {toy.alpha_text(toy.PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}"
+        f"α = {np.exp(toy.PAPER[-1]):.0e}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}"
         "; u² − v² is not conserved by that, so the larger of the two is chosen anew and products are compared.",
         f"Figure 10: the smallest distance within a window of {WINDOW:.0%} of the horizon; {RETURNED:.0%} of what the "
         "noise did is allowed.",

@@ -219,12 +219,9 @@ def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = F
 
 def _shown(numbers: Table, parts: tuple[str, ...]) -> list[tuple[str, str, int]]:
     """Runs, product and layer of every panel."""
-    found = []
-    for name in VITS:
-        count = product(numbers, name, "KQ").rank.shape[-2]
-        layers = LAYERS if count > max(LAYERS) else range(count)
-        found += [(name, part, layer) for part in parts for layer in layers]
-    return found
+    counts = {name: product(numbers, name, "KQ").rank.shape[-2] for name in VITS}
+    layers = {name: LAYERS if count > max(LAYERS) else range(count) for name, count in counts.items()}
+    return [(name, part, layer) for name in VITS for part in parts for layer in layers[name]]
 
 
 FIRST = "The difference between trained and initial weights has low rank"

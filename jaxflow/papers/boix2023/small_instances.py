@@ -18,7 +18,6 @@ from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
 from jaxflow.theory import StageResult
 
-FAMILIES = ("linear", "head")
 STAGES = 3
 TRIALS = {"quick": 5, "paper": 40, "large": 1000}
 
@@ -55,14 +54,13 @@ def draw(key: Any, family: str) -> tuple[EmpiricalRisk, HadamardNetwork]:
     if family == "head":
         data, _ = diagonal_head_task(subkey(key, "data"), 8, 3, 2)
         return EmpiricalRisk(data, Squared()), HadamardNetwork.init(subkey(key, "start"), DiagonalHead(), 4)
-    inputs, targets = (jax.random.normal(subkey(key, name), size) for name, size in (("X", (6, 3)), ("y", (6,))))
-    model = HadamardNetwork.init(subkey(key, "start"), DiagonalLinear(), 3)
-    return EmpiricalRisk(LinearData(inputs, targets), Squared()), model
+    return linear_task(key, 6)
 
 
-def measure(key: Any, family: str) -> Table:
-    """`compare` on one instance."""
-    return compare(*draw(key, family))
+def linear_task(key: Any, samples: int) -> tuple[EmpiricalRisk, HadamardNetwork]:
+    """Gaussian samples and targets, and a linear diagonal network of three products of size one."""
+    X, y = (jax.random.normal(subkey(key, name), size) for name, size in (("X", (samples, 3)), ("y", (samples,))))
+    return EmpiricalRisk(LinearData(X, y), Squared()), HadamardNetwork.init(subkey(key, "start"), DiagonalLinear(), 3)
 
 
 def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> Table:
@@ -147,8 +145,9 @@ def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
     return float(jnp.max(jnp.abs(after / before - 1.0)))
 
 
+FAMILIES = {family: family for family in ("linear", "head")}
 FLOWS = Dataset(
-    "boix2023", "stages", {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")}
+    "boix2023", "stages", {"flows": Part(lambda *one: compare(*draw(*one)), FAMILIES, TRIALS, way="on host")}
 )
 
 

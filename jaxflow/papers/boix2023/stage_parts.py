@@ -34,16 +34,16 @@ def measure_parts(
     large, small = np.exp(log_sums), np.exp(log_conserved - log_sums)
     u, v = 0.5 * (large + small), 0.5 * (large - small)
     found = {name: np.full(len(stages.times), np.nan) for name in NAMES}
-    before, start = np.zeros(len(log_conserved)), 0
+    before, start, places = np.zeros(len(log_conserved)), 0, np.arange(len(times))
     for k, (i, after) in enumerate(zip(stages.coordinates, stages.products, strict=True)):
         off = before == 0.0
         moved_u, moved_v = np.abs(u - u[start])[:, off], np.abs(v - v[start])[:, off]
         moved = np.linalg.norm(moved_u, axis=1) + np.linalg.norm(moved_v, axis=1)
-        until = _passes(moved[start:], 4.0 * RHO)
-        end = np.argmax(_distance(u, v, after)[start + int(until) :] <= NEAR) if np.isfinite(until) else 0
-        if end == 0:
+        at = next(iter(crossings(places[start:], moved[start:], 4.0 * RHO)), len(places))
+        near = places[int(at) :][_distance(u, v, after)[int(at) :] <= NEAR]
+        if len(near) == 0 or near[0] == int(at):
             break
-        at, end = start + until, start + int(until) + int(end)
+        end = near[0]
         inside, there = slice(start, int(at) + 1), _between(log_sums, at)
         others = np.flatnonzero(off) != i
         found["opens"][k] = _between(times, at)
@@ -65,13 +65,12 @@ def _distance(u: np.ndarray, v: np.ndarray, products: np.ndarray) -> np.ndarray:
     return np.sqrt(np.sum((u - size) ** 2 + (v - np.sign(products) * size) ** 2, axis=1))
 
 
-def _passes(values: np.ndarray, level: float) -> float:
-    """Where values pass a level for the first time, between two places by logarithms; +inf where they do not."""
-    after = int(np.argmax(values > level))
-    if values[after] <= level or after == 0:
-        return np.inf
-    low, high = np.log(np.maximum(values[after - 1 : after + 1], np.finfo(float).tiny))
-    return after - 1 + (np.log(level) - low) / (high - low)
+def crossings(times: np.ndarray, values: np.ndarray, level: float) -> np.ndarray:
+    """When values pass `level` away from zero, the logarithm of their size taken straight between readings."""
+    size = np.log(np.maximum(values * np.sign(level), np.finfo(float).tiny)) - np.log(abs(level))
+    steps = np.flatnonzero((size[:-1] < 0) & (size[1:] >= 0))
+    share = -size[steps] / (size[steps + 1] - size[steps])
+    return times[steps] + share * (times[steps + 1] - times[steps])
 
 
 def _between(values: np.ndarray, at: float) -> Any:

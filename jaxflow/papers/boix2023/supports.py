@@ -6,25 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow.data import LinearData
-from jaxflow.losses import Squared
-from jaxflow.models import DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
+from jaxflow.papers.boix2023.small_instances import linear_task
 from jaxflow.papers.boix2023.stage_parts import linear_stages
 from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, register
-from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import subkey
 from jaxflow.theory import StageResult, incremental_learning
 from jaxflow.theory.incremental_limit import product_slopes
 
-P = 3
 SAMPLES = 4
 # Instances of Algorithm 1, and of these how many that the flow is followed on.
 TRIALS = {"quick": 200, "paper": 5000, "large": 200_000}
 FOLLOWED = {"quick": 6, "paper": 60, "large": 1000}
 
 # A path may go through a support more than once; twelve stages end almost all of them.
-STAGES = 4 * P
+STAGES = 12
 
 # The flow is followed at both; its own time is log(1/α) times the rescaled one.
 LOG_ALPHAS = (-1000.0, -10_000.0)
@@ -50,24 +45,13 @@ TOLERANCE = 1e-6
 HORIZON = 1.5
 
 
-def draw(key: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
-    """A linear diagonal network with Gaussian samples and targets, from a start of size one."""
-    return EmpiricalRisk(LinearData(*_samples(key)), Squared()), HadamardNetwork.init(
-        subkey(key, "start"), DiagonalLinear(), P
-    )
-
-
-def _samples(key: Any) -> tuple[Any, Any]:
-    return jax.random.normal(subkey(key, "X"), (SAMPLES, P)), jax.random.normal(subkey(key, "y"), (SAMPLES,))
-
-
 def predict(key: Any, setting: None) -> Table:
     """Algorithm 1.
 
     On one instance, by its k = `STAGES` stages: `results`, `times` `(k,)`; which of p products are on the `support`,
     their `exponents` b and `slopes` g there, `(k, p)`.
     """
-    risk, model = draw(key)
+    risk, model = linear_task(key, SAMPLES)
     stages = incremental_learning(risk, model, max_stages=STAGES)
     slopes = jax.vmap(product_slopes(risk, model.h))(stages.products)
     support = stages.products != 0.0
@@ -88,7 +72,7 @@ def follow(key: Any, setting: None) -> Table:
     `coordinates` (−1 where there is none), `times` (rescaled, NaN); `inside`: Algorithm 1 goes to its end with
     Assumptions 4.3 and 4.4 met; `ok`: the integrations reached their ends.
     """
-    risk, model = draw(key)
+    risk, model = linear_task(key, SAMPLES)
     stages = jax.device_get(algorithm_1(risk, model, max_stages=STAGES))
     count = int(np.sum(stages.results.value == StageResult.learned))
     ended = bool(np.any(stages.results.value == StageResult.finished)) and count > 0
@@ -172,8 +156,8 @@ def _left_behind(numbers: Table) -> np.ndarray:
 
 
 def _left_behind_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-    X, y = _samples(draw.instance("algorithm", at[0])[0])
-    stages = linear_stages(np.asarray(X), np.asarray(y), STAGES)
+    data: Any = linear_task(draw.instance("algorithm", at[0])[0], SAMPLES)[0].data
+    stages = linear_stages(np.asarray(data.inputs), np.asarray(data.targets), STAGES)
     learned = np.ones(len(stages.times), bool)
     return float(left_behind(learned, stages.times, stages.products != 0.0, stages.exponents, stages.slopes))
 

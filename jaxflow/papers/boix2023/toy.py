@@ -244,14 +244,6 @@ def toy(numbers: Table) -> Table:
     )
 
 
-def alpha_text(log_alpha: float) -> str:
-    """α in words: a power of ten where it is one, of e otherwise."""
-    exponent = log_alpha / math.log(10.0)
-    if exponent < -400:
-        return f"e^({log_alpha:.0f})"
-    return f"{math.exp(log_alpha):.3g}" if exponent > -4.5 else f"1e{round(exponent)}"
-
-
 # Both products of matrices with their colour and symbol, and the label of the time axis.
 PARTS = {
     "KQ": (COLORS["combined"], r"\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)"),

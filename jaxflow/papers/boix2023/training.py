@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
+from jaxflow.papers.boix2023.toy import ONCE
 from jaxflow.papers.drawing import shade
 from jaxflow.papers.experiment import Dataset, Part, Statement, Table, met
 from jaxflow.plots import COLORS
@@ -33,19 +34,11 @@ OF_RUNS = ("steps", "losses", "scales", "published")
 OF_PRODUCTS = ("rank", "initial", "weights", "spectrum", "initial_spectrum", "weights_spectrum", "top", "initial_top")
 
 
-def train_images(key: Any, size: Size) -> Table:
-    """On scikit-learn's digits."""
-    return image_runs(size, key, lambda line: None)
+def _part(runs: Any, sizes: Callable[[str], Size], instances: str = "") -> Part:
+    def one(key: Any, size: Size) -> Table:
+        return runs(size, key, lambda line: None)
 
-
-def train_text(key: Any, size: Size) -> Table:
-    """On the help topics."""
-    return text_runs(size, key, lambda line: None)
-
-
-def _part(one: Any, sizes: Callable[[str], Size], instances: str = "") -> Part:
-    once = {"quick": 1, "paper": 1, "large": 1}
-    return Part(one, lambda scale: {"runs": sizes(scale)}, once, 1, instances, way="on host")
+    return Part(one, lambda scale: {"runs": sizes(scale)}, ONCE, 1, instances, way="on host")
 
 
 # One cell and one trial each: all runs of `RUNS` by name.
@@ -53,11 +46,11 @@ TRAINING = Dataset(
     "boix2023",
     "training",
     {
-        "adam": _part(train_images, lambda scale: IMAGES[scale]),
+        "adam": _part(image_runs, lambda scale: IMAGES[scale]),
         # The same starts and batches.
-        "sgd": _part(train_images, lambda scale: by_sgd(IMAGES[scale]._replace(scales=(1.0,))), "adam"),
-        "network": _part(train_images, lambda scale: NETWORKS[scale], "adam"),
-        "text": _part(train_text, lambda scale: TEXTS[scale]),
+        "sgd": _part(image_runs, lambda scale: by_sgd(IMAGES[scale]._replace(scales=(1.0,))), "adam"),
+        "network": _part(image_runs, lambda scale: NETWORKS[scale], "adam"),
+        "text": _part(text_runs, lambda scale: TEXTS[scale]),
     },
 )
 

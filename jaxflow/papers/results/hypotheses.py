@@ -110,9 +110,9 @@ def draw_data(key: Any, assumed: str) -> tuple[Any, Any]:
     return (search(key, data, head), head) if "boundary" in assumed else (data, head)
 
 
-def holds(assumed: str, B1: float, D: float) -> bool:
+def holds(assumed: str, B1: Any, D: Any) -> Any:
     """Whether exactly these of B.1 and D hold: an instance of one of them alone is none of both."""
-    return (B1 > POSITIVE) == ("B.1" in assumed) and (D > POSITIVE) == ("D" in assumed)
+    return ((B1 > POSITIVE) == ("B.1" in assumed)) & ((D > POSITIVE) == ("D" in assumed))
 
 
 def search(key: Any, data: Any, head: Any) -> Any:
@@ -180,8 +180,7 @@ def _inside(numbers: Table, cell: int) -> Mask:
     flows, (assumed, _, _) = numbers.flows.at(cell), list(CELLS.values())[cell]
     if "B.2" in assumed:
         return flows.feasible & ((flows.small >= 0) | ("Assumption 3" not in assumed or "gap" in assumed))
-    met = ((flows.B1 > POSITIVE) == ("B.1" in assumed)) & ((flows.D > POSITIVE) == ("D" in assumed))
-    return flows.feasible & met
+    return flows.feasible & holds(assumed, flows.B1, flows.D)
 
 
 def _missed(numbers: Table, cell: int) -> np.ndarray:

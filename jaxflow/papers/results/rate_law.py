@@ -23,6 +23,7 @@ from jaxflow.papers.drawing import dress, of
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, median, register
 from jaxflow.papers.independent import flow, given_and_start, margin_rows, product
 from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.diagonal import behind_face
 from jaxflow.papers.sheen2024.rates import bend, observed_exponent
 from jaxflow.papers.verdicts import Rate, common_rate, power_laws
 from jaxflow.papers.yun2021.flows import separable
@@ -39,8 +40,6 @@ BIAS = 0.1
 # Margins of active constraints differ by logarithms of their multipliers' ratios, some 40 units. One that is further
 # behind at the first time of the fit waits: until it is active the rate is that of the program without it.
 BEHIND = 100.0
-# Multipliers below this share of the largest are zeros of the program.
-ZERO = 1e-7
 # Of Clarabel, what is zero in its answers, and what is left of an exponent.
 SOLVER, SUPPORT, AGREE = 1e-10, 1e-5, 2e-2
 # Attention on the selected tokens at the end.
@@ -94,12 +93,10 @@ def follow(key: Any, name: str) -> Table:
     solution = solve(program)
     values = np.asarray(jax.vmap(program.norm)(primals))
     margins = np.asarray(jax.vmap(program.margins)(primals)).reshape(len(LOG_TIMES), -1)
-    dual, at = np.asarray(solution.dual).ravel(), margins[FIRST]
-    active = dual > ZERO * np.max(dual, initial=0.0)
     return Table(
         gaps=values / (np.min(margins, axis=-1) * float(solution.certificate.primal_value)) - 1.0,
         predicted=np.asarray(1.0 - off_support(program, solution)),
-        behind=np.asarray(np.max(at[active], initial=-np.inf) / np.min(at) - 1.0),
+        behind=np.asarray(behind_face(program, solution.dual, primals[FIRST])),
         ok=np.asarray(True),
         solved=np.asarray(settled and bool(solution.result == ProgramResult.optimal)),
     )

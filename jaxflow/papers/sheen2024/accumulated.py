@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, checked, linalg, tree_where
+from jaxflow._core import RESULTS, checked, linalg, tree_where
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -26,23 +27,6 @@ NEAR = 12.0
 UNSATURATED = 40.0
 
 
-class Accumulated(eqx.Module):
-    r"""A path at given times.
-
-    - `models`: the model at each time, with a leading axis.
-    - `pushes` `(m, n, T)`: $\int_0^tp_{il}d\tau$ with $p=\partial L/\partial a$; for tokens that are not optimal
-      $\phi_{il}=2\int p_{il}$ in the paper's notation (below (19)); None where none were asked for.
-    - `gradients`: the log-scaled gradient at each time, whose multipliers are the instantaneous ones.
-    - `result`: of the integration; `event_occurred` where it was given up, at a point where log t is no clock (a
-      finite stationary point, or a late escape from a wrong choice of tokens). What comes after is infinite.
-    """
-
-    models: Any
-    pushes: Float[Array, "m n T"] | None
-    gradients: ScaledGradient
-    result: Any
-
-
 @checked(positive=["rtol"], rising=["log_times"], plain=["rtol"])
 @eqx.filter_jit
 def accumulate(
@@ -52,7 +36,7 @@ def accumulate(
     *,
     integrals: bool = True,
     rtol: float = RTOL,
-) -> Accumulated:
+) -> Table:
     r"""Follows $\dot\theta=-\nabla L(\theta)$ and $\dot\Phi=p(\theta)$ in $s=\log(1+t)$.
 
     The gradient enters as $e^{c+s}G$: the scale c tends to −s, so nothing underflows at any log t. Dopri8 up to
@@ -61,7 +45,11 @@ def accumulate(
     **Arguments:** one instance (batch with `jax.vmap`); increasing `log_times`; `integrals`: whether to carry Φ;
     `rtol`: of a step beyond log t = 12.
 
-    **Returns:** an `Accumulated`; read its `result` first.
+    **Returns:** at each time, with a leading axis, the `models` and log-scaled `gradients`, whose multipliers are the
+    instantaneous ones; `pushes` `(m, n, T)`: $\int_0^tp_{il}d\tau$ with $p=\partial L/\partial a$ (for tokens that are
+    not optimal $\phi_{il}=2\int p_{il}$ in the paper's notation, below (19)), None where none were asked for. Read
+    `result` of the integration first: `event_occurred` where it was given up, at a point where log t is no clock (a
+    finite stationary point, or a late escape from a wrong choice of tokens). What comes after is infinite.
     """
     risk.check(model)
     params, frozen = eqx.partition(model, risk.filter(model))
@@ -98,7 +86,8 @@ def accumulate(
     ys = tree_where(early, first.ys[1], second.ys[1])  # pyright: ignore[reportOptionalSubscript]
     models = jax.vmap(lambda p: eqx.combine(p, frozen))(ys[0])
     result = diffrax.RESULTS.where(first.result == diffrax.RESULTS.successful, second.result, first.result)
-    return Accumulated(models, ys[1], jax.vmap(gradient)(ys[0]), RESULTS.promote(result))
+    gradients = jax.vmap(gradient)(ys[0])
+    return Table(models=models, pushes=ys[1], gradients=gradients, result=RESULTS.promote(result))
 
 
 def _solve(

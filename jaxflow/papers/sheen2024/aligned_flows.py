@@ -138,7 +138,7 @@ def follow(key: Any, setting: Setting) -> Table:
     certificates = jax.vmap(jax.vmap(lambda W, p: certify(program, W, p, "flow")), in_axes=(0, None))(
         points, path.gradients.multipliers
     )
-    small = solve(frames.reduced_program(data, best, frame))
+    small = solve(frames.reduced_program(data, best))
     lifted, weights, residual = frames.lift(data, best, frame, small.primal, small.dual)
     orthogonal, parallel, paired = (part.slack for part in assumption_4(data, best))
     return Table(
@@ -166,8 +166,7 @@ def another_optimum(key: Any, setting: Setting) -> Table:
     $\frac12\sqrt{s_1s_2}(u^k_1u_2^{q\top}+u^k_2u_1^{q\top})$ is added. That leaves the trace of $U_K^\top WU_Q$ as
     it is and the matrix positive semidefinite, so that its nuclear norm is the trace still.
 
-    Another matrix beside the exact limit: `excess` of its nuclear norm over that of the limit, minus 1; `apart`: 1 −
-    correlation of the two.
+    `excess` of its nuclear norm over that of the limit, minus 1; `apart`: 1 − correlation of the two.
     """
     data, _, best = draw(setting, key)
     exact, value = frames.aligned_limit(data, best)
@@ -175,7 +174,8 @@ def another_optimum(key: Any, setting: Setting) -> Table:
     sizes = frames.singular_entries(frame, exact)
     block = jnp.outer(frame.keys[:, 0], frame.queries[:, 1]) + jnp.outer(frame.keys[:, 1], frame.queries[:, 0])
     other = exact + 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * block
-    norm = jnp.sum(linalg.singular_values(frames.margin_normalised(data, best, other)))
+    program = attention_svm(data, best, "nuclear")
+    norm = program.norm(other) / jnp.min(program.margins(other))
     product = jnp.linalg.norm(exact) * jnp.linalg.norm(other)
     return Table(excess=norm / value - 1.0, apart=1.0 - jnp.sum(exact * other) / product)
 

@@ -108,19 +108,18 @@ TOO_NARROW = Statement[Table](
 
 def notes(numbers: Table) -> list[str]:
     """How far starts outside of the theorem are from the optimum."""
+    found = []
+    for row in (1, 2):
+        flows = numbers.starts.at(row)
+        last = flows.velocity_excess[hypotheses_of(flows) & flows.ok, -1]
+        found.append(
+            f"Outside the theorem, {STARTS[row]} start: on {last.size} instances the velocity's nuclear norm is above "
+            f"the optimum by {median(last):.1e} (median; largest {largest(last):.1e}) at log t = 1e6."
+        )
     return [
-        *(_elsewhere(numbers, row) for row in (1, 2)),
+        *found,
         "The alignment error of a misaligned start is measured in the frame of the data; V is arbitrary there.",
     ]
-
-
-def _elsewhere(numbers: Table, row: int) -> str:
-    flows = numbers.starts.at(row)
-    last = flows.velocity_excess[hypotheses_of(flows) & flows.ok, -1]
-    return (
-        f"Outside the theorem, {STARTS[row]} start: on {last.size} instances the velocity's nuclear norm is above the "
-        f"optimum by {median(last):.1e} (median; largest {largest(last):.1e}) at log t = 1e6."
-    )
 
 
 def draw(numbers: Table) -> Any:

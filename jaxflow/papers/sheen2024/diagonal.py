@@ -2,14 +2,15 @@ r"""Diagonal weights, Sheen et al. (2024) §4 and App. A.2–A.5: two parametris
 
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from jaxflow._core import as_array, as_vector, checked, require
 from jaxflow.data import TokenData
+from jaxflow.margin import AbstractProgram, AttentionProgram
 from jaxflow.models import AbstractAttention, DiagonalAttention, Head, as_head
 from jaxflow.models.base import mark_trainable, require_shape
+from jaxflow.papers.table import Table
 
 # Multipliers of a certified solution below this share of the largest are zeros of the program.
 ZERO = 1e-7
@@ -81,82 +82,65 @@ def unbalanced_start(
 
 
 @checked()
-def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Array, "n T d"]:
-    r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM)."""
-    best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
-    rows = (best - data.tokens) * data.queries[:, None, :]
-    return jnp.where(selection[..., None], 0.0, rows)
-
-
-@checked()
 def integral_form(
-    data: TokenData, selection: Bool[Array, "n T"], omega: Float[Array, " d"], pushes: Float[Array, "n T"]
+    program: AttentionProgram, omega: Float[Array, " d"], pushes: Float[Array, "n T"]
 ) -> Float[Array, " d"]:
-    r"""$\beta=\omega_0^{\odot2}\odot\sinh(B\phi)$, equation (19), with $\phi=2\int p\,d\tau$.
+    r"""$\beta=\omega_0^{\odot2}\odot\sinh(B\phi)$, equation (19), with $\phi=2\int p\,d\tau$ and B of the ℓ1-SVM.
 
     An identity between β(t) and an integral along the path, not a closed form.
     """
-    B = constraint_rows(data, selection)
-    return omega**2 * jnp.sinh(jnp.einsum("ntd,nt->d", B, 2.0 * pushes))
+    return omega**2 * jnp.sinh(program.adjoint(2.0 * pushes))
 
 
-class AveragedResiduals(eqx.Module):
-    r"""How far the multipliers $\lambda_{il}(t)=\phi_{il}(t)/\ln\mu(t)$ of the proof (A.5) are from KKT.
+@checked()
+def averaged_residuals(
+    program: AttentionProgram,
+    omega: Float[Array, " d"],
+    beta: Float[Array, " d"],
+    pushes: Float[Array, "n T"],
+    optimum: Float[Array, " d"],
+) -> Table:
+    r"""How far the multipliers $\lambda_{il}(t)=\phi_{il}(t)/\ln\mu(t)$ of the proof (A.5) are from KKT for the ℓ1-SVM,
+    with the support of its `optimum`.
 
-    - `stationarity`: (C1), $\max_j\mathrm{dist}((B\lambda)_j,\partial|\hat\beta^\infty_j|)$.
+    The factor is that of A.5, $\lambda=\frac{2}{\ln\mu}\int p$ with 1/n inside of p. (A.7 recalls λ as
+    $\frac2{n\ln\mu}\phi$, which would apply 2/n twice.)
+
+    - `averaged` `(d,)`: Bλ; `stationarity`: (C1), $\max_j\mathrm{dist}((B\lambda)_j,\partial|\hat\beta^\infty_j|)$.
     - `slackness`: (C3), $\max_{il}|\lambda_{il}(1-\hat\beta^\top B_{il})|$.
     - `predicted`: $\max_{j}|\ln(2|\hat\beta_j|/\omega_{0j}^2)|/\ln\mu$ over the support, what
       $(B\lambda)_j=\mathrm{arcsinh}(\beta_j/\omega_{0j}^2)/\ln\mu$ leaves of `stationarity` there as μ → ∞.
     - `log_margin`: ln μ; without a meaning, as all the others, while μ ≤ 1 (then NaN).
     """
-
-    stationarity: Float[Array, ""]
-    slackness: Float[Array, ""]
-    predicted: Float[Array, ""]
-    log_margin: Float[Array, ""]
-
-
-@checked()
-def averaged_residuals(
-    data: TokenData,
-    selection: Bool[Array, "n T"],
-    omega: Float[Array, " d"],
-    beta: Float[Array, " d"],
-    pushes: Float[Array, "n T"],
-    optimum: Float[Array, " d"],
-) -> AveragedResiduals:
-    r"""Residuals of (C1) and (C3) for the averaged multipliers of A.5, with the support of `optimum`.
-
-    The factor is that of A.5, $\lambda=\frac{2}{\ln\mu}\int p$ with 1/n inside of p. (A.7 recalls λ as
-    $\frac2{n\ln\mu}\phi$, which would apply 2/n twice.)
-    """
-    B = constraint_rows(data, selection)
-    margins = jnp.where(selection | ~data.visible, jnp.inf, jnp.einsum("ntd,d->nt", B, beta))
+    margins = program.margins(beta)
     mu = jnp.min(margins)
     defined = mu > 1.0
     log_mu = jnp.where(defined, jnp.log(jnp.where(defined, mu, 2.0)), jnp.nan)
-    weights = jnp.where(selection, 0.0, 2.0 * pushes) / log_mu
-    combined = jnp.einsum("ntd,nt->d", B, weights)
+    weights = jnp.where(program.active, 2.0 * pushes, 0.0) / log_mu
+    combined = program.adjoint(weights)
     # A certified solution's entries below 1e-7 of the largest are zeros of the program (gap 1e-10).
     support = jnp.abs(optimum) > 1e-7 * jnp.max(jnp.abs(optimum))
     distance = jnp.where(support, jnp.abs(combined - jnp.sign(optimum)), jnp.maximum(jnp.abs(combined) - 1.0, 0.0))
     slack = jnp.where(jnp.isfinite(margins), weights * (1.0 - margins / mu), 0.0)
     scale = jnp.abs(jnp.log(2.0 * jnp.where(support, jnp.abs(beta) / mu, 0.5) / jnp.where(support, omega, 1.0) ** 2))
-    return AveragedResiduals(jnp.max(distance), jnp.max(jnp.abs(slack)), jnp.max(scale) / log_mu, log_mu)
+    return Table(
+        averaged=combined,
+        stationarity=jnp.max(distance),
+        slackness=jnp.max(jnp.abs(slack)),
+        predicted=jnp.max(scale) / log_mu,
+        log_margin=log_mu,
+    )
 
 
-@checked()
-def behind_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> Float[Array, ""]:
-    r"""How far β is from the face of its ℓ1-SVM (A.5): $\max\,\beta^\top B_{il}/\mu-1$ over $\lambda_{il}>0$.
+def behind_face(program: AbstractProgram, dual: Array, primal: Array) -> Float[Array, ""]:
+    r"""How far a flow is from the face of its program (A.5): $\max\,\langle B_k,W\rangle/\mu-1$ over $\lambda_k>0$.
 
     Zero in the limit. By (19) the integrals $\phi_{il}$ tend to $\lambda_{il}\ln\mu$ plus a constant; where that would
     still be negative the constraint is not active yet, and the instantaneous multipliers certify another face: until
     $\ln\mu$ of order $1/\lambda_{il}$.
 
-    **Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: λ, of a certified solution
-    of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
+    **Arguments:** `dual`: λ, of a certified solution; `primal`: of the flow, with a positive margin.
     """
     active = dual > ZERO * jnp.max(dual)
-    values = jnp.einsum("ntd,d->nt", rows, beta)
-    margin = jnp.min(jnp.where(jnp.any(rows != 0.0, axis=-1), values, jnp.inf))
-    return jnp.max(jnp.where(active, values, -jnp.inf)) / margin - 1.0
+    margins = program.margins(primal)
+    return jnp.max(jnp.where(active, margins, -jnp.inf)) / jnp.min(margins) - 1.0

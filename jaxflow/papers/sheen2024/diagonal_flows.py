@@ -15,16 +15,14 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
 from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
-from jaxflow.papers.sheen2024.accumulated import RTOL, Accumulated, accumulate
+from jaxflow.papers.sheen2024.accumulated import RTOL, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
     averaged_residuals,
     behind_face,
-    constraint_rows,
     integral_form,
     unbalanced_start,
 )
-from jaxflow.papers.sheen2024.frame import margin_of
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
@@ -130,14 +128,15 @@ def follow(key: Any, setting: Setting) -> Table:
         other = accumulate(risk, w, times, rtol=setting.rtol)
         coefficients = jax.vmap(PlusMinusAttention.coefficients)(other.models)
         ok = ok & (other.result == RESULTS.successful)
-    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(path.pushes)
+    program = attention_svm(data, best, "l1")
+    formed = jax.vmap(lambda pushes: integral_form(program, omega, pushes))(path.pushes)
     drift = jax.vmap(DiagonalAttention.conserved)(path.models) - xi.conserved()[None]
     attention = jax.vmap(lambda model: jnp.min(jnp.where(best, model.attention(data), 1.0), axis=-1))(path.models)
     last = jax.tree.map(lambda x: x[-1], (path.models, path.gradients))
     left = abandoned(data, best, attention[-1] >= SELECTED, attention[-1] <= LEFT, *last)
     left = left | locally_optimal(data, xi.head, best, last[0].attention(data) >= SELECTED)
     return Table(
-        **_against_the_program(data, best, omega, beta, path),
+        **_against_the_program(program, omega, beta, path),
         ok=ok,
         apart=jnp.max(jnp.abs(beta - coefficients), axis=-1) / size,
         identity=jnp.max(jnp.abs(beta - formed), axis=-1) / size,
@@ -151,22 +150,19 @@ def follow(key: Any, setting: Setting) -> Table:
     )
 
 
-def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array, path: Accumulated) -> dict[str, Any]:
-    program = attention_svm(data, best, "l1")
+def _against_the_program(program: Any, omega: Array, beta: Array, path: Table) -> dict[str, Any]:
     solution = solve(program)
 
     def certified(model: Any, gradient: Any, multipliers: Array) -> Array:
         velocity = jax.tree.map(lambda g: -g, gradient.gradient)
         return flow_certificate(program, model, velocity, multipliers)[0].duality_gap
 
-    residuals = jax.vmap(lambda beta, pushes: averaged_residuals(data, best, omega, beta, pushes, solution.primal))(
+    residuals = jax.vmap(lambda beta, pushes: averaged_residuals(program, omega, beta, pushes, solution.primal))(
         beta, path.pushes
     )
-    mu = jax.vmap(lambda beta: margin_of(data, best, jnp.diag(beta)))(beta)
-    rows = constraint_rows(data, best)
-    combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
+    mu = jax.vmap(lambda beta: jnp.min(program.margins(beta)))(beta)
     multipliers: Any = path.gradients.multipliers
-    now = jnp.einsum("ntd,mnt->md", rows, multipliers)
+    now = jax.vmap(program.adjoint)(multipliers)
     # Of the factors, and both on the gradient's own scale.
     slopes: Any = path.gradients.gradient
     speed = -(slopes.k * path.models.q + slopes.q * path.models.k)
@@ -174,20 +170,17 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
     value = jnp.sum(jnp.abs(beta), axis=-1) / positive_or_one(mu)
-    return {
+    named = ("averaged", "stationarity", "slackness", "predicted")
+    return {name: getattr(residuals, name) for name in named} | {
         "margin": mu,
         "gap": jax.vmap(certified)(path.models, path.gradients, multipliers),
         "display": jnp.max(jnp.abs(speed - 2.0 * jnp.hypot(beta, (omega**2)[None]) * now), axis=-1) / largest_speed,
-        "averaged": 2.0 * combined / residuals.log_margin[:, None],
         "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
-        "stationarity": residuals.stationarity,
-        "slackness": residuals.slackness,
-        "predicted": residuals.predicted,
         "result": solution.result.value,
         # As `jaxflow.theory.diagonal_separability`, from the program that is solved here anyway.
         "diagonal": jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)),
         "program_gap": solution.certificate.duality_gap,
-        "behind": behind_face(rows, solution.dual, beta[-1]),
+        "behind": behind_face(program, solution.dual, beta[-1]),
         "kappa": off_support(program, solution),
         "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),
     }
@@ -224,7 +217,7 @@ def abandoned(
     velocity = jax.tree.map(lambda g: -g, gradient.gradient)
     certificate, _ = flow_certificate(program, model, velocity, gradient.multipliers)
     speed = velocity.k * model.q + velocity.q * model.k
-    gains = jnp.einsum("ntd,d->nt", constraint_rows(data, best), speed)
+    gains = attention_svm(data, best, "l1").values(speed)
     slowest = jnp.min(jnp.where(selected[:, None] & ~best, gains, jnp.inf))
     losses = jnp.max(jnp.where(best, -jnp.inf, -gains), axis=-1)
     outruns = jnp.all(~left | (losses >= 1.1 * slowest))

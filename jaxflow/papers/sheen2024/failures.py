@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.drawing import dress, shade
+from jaxflow.papers.drawing import dress, shade, share_and_error
 from jaxflow.papers.experiment import Dataset, Part, Statement, Table, register
 from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
 from jaxflow.plots import COLORS, CURVES, new_figure
-from jaxflow.study import wilson
 
 TRIALS = {"quick": 8, "paper": 120, "large": 1000}
 BROKEN = {"quick": 8, "paper": 24, "large": 256}
@@ -77,13 +76,12 @@ def _assumed(flows: Table) -> np.ndarray:
 
 def shares(flows: Table) -> Table:
     """What becomes of the tokens, `(cells,)`: percent of the instances with a feasible ℓ1-SVM that select a wrong one,
-    `wrong` with Wilson 95% (`low`, `high`), that are `open`, and that satisfy Assumption 3, `assumed`."""
+    `wrong` (Wilson 95% reaches `error` `(2, cells)` below and above), that are `open`, and that satisfy Assumption 3,
+    `assumed`."""
     inside, selects = _feasible(flows), wrong(flows)
-    total, bad = inside.sum(axis=1), (inside & (selects == 1.0)).sum(axis=1)
-    counts = {"wrong": bad, "open": (inside & np.isnan(selects)).sum(axis=1), "assumed": _assumed(flows).sum(axis=1)}
-    low, high = wilson(bad, total)
-    percent = {name: 100.0 * count / np.maximum(total, 1) for name, count in counts.items()}
-    return Table(percent, low=100.0 * low, high=100.0 * high)
+    counts = {"wrong": inside & (selects == 1.0), "open": inside & np.isnan(selects), "assumed": _assumed(flows)}
+    found = {name: share_and_error(count.sum(axis=1), inside.sum(axis=1)) for name, count in counts.items()}
+    return Table({name: share for name, (share, _) in found.items()}, error=found["wrong"][1])
 
 
 SELECTS = Statement[Table](
@@ -155,9 +153,8 @@ def draw(numbers: Table) -> Any:
         (axes[1], SPREADS, numbers.spreads, "spread of the other scores / gap", "(b) Assumption 2, relaxed"),
     ):
         found = shares(flows)
-        bars = np.maximum([found.wrong - found.low, found.high - found.wrong], 0.0)
         axis.errorbar(
-            x, found.wrong, yerr=bars, fmt="-o", markersize=4, capsize=3, color=COLORS["factored"],
+            x, found.wrong, yerr=found.error, fmt="-o", markersize=4, capsize=3, color=COLORS["factored"],
             label="wrong token selected, Wilson 95%",
         )  # fmt: skip
         axis.plot(x, found.open, "--", color=COLORS["faint"], label="undecided")
@@ -165,8 +162,9 @@ def draw(numbers: Table) -> Any:
         dress(axis, title, label, "% of instances", ylim=(-3, 103))
     sphere = shares(numbers.random)
     label = "wrong, tokens and head on the sphere"
-    axes[0].axhline(float(sphere.wrong[0]), color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
-    axes[0].axhspan(float(sphere.low[0]), float(sphere.high[0]), color=COLORS["diagonal"], alpha=0.12, linewidth=0)
+    share, (below, above) = float(sphere.wrong[0]), sphere.error[:, 0]
+    axes[0].axhline(share, color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
+    axes[0].axhspan(share - below, share + above, color=COLORS["diagonal"], alpha=0.12, linewidth=0)
     for color, part in zip(CURVES, range(3), strict=False):
         low, middle, high = np.maximum(quantiles(numbers, part).T, 1e-12)
         axes[2].plot(AMOUNTS, middle, "-o", color=color, markersize=4, label=f"Assumption 4 {PARTS[part]} broken")

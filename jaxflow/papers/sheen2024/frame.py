@@ -6,24 +6,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import checked, linalg, positive_or_one, require
 from jaxflow.data import TokenData
-from jaxflow.margin import MaxMarginProgram, max_margin
+from jaxflow.margin import MaxMarginProgram, attention_svm, max_margin
 
 
 class Frame(eqx.Module):
-    r"""$U_K,U_Q$ of equation (7): $x_{i\,\mathrm{opt}(i)}/\|\cdot\|=u^k_{\pi(i)}$, $z_i/\|\cdot\|=u^q_{\pi(i)}$.
+    r"""$U_K,U_Q$ of equation (7) with π the identity: $x_{i\,\mathrm{opt}(i)}/\|\cdot\|=u^k_i$, $z_i/\|\cdot\|=u^q_i$.
 
-    - `keys`, `queries`: $U_K$, $U_Q$ `(d, d)`; `place`: π `(n,)`. The columns that no sequence fixes (n < d) are one
-      choice of many.
+    - `keys`, `queries`: $U_K$, $U_Q$ `(d, d)`. The columns that no sequence fixes (n < d) are one choice of many.
     """
 
     keys: Float[Array, "d d"]
     queries: Float[Array, "d d"]
-    place: Int[Array, " n"]
 
 
 @checked()
-def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[Array, " n"] | None = None) -> Frame:
-    r"""The frame of Definition 5.1 for data that satisfy Assumption 4 (i); `place` is π, by default i ↦ i.
+def alignment_frame(data: TokenData, selection: Bool[Array, "n T"]) -> Frame:
+    r"""The frame of Definition 5.1 for data that satisfy Assumption 4 (i).
 
     For other data the fixed columns are orthonormalised in the order of the sequences, so that the frame stays
     orthogonal and (7) holds for the first sequence only.
@@ -31,8 +29,7 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[A
     n, _, d = data.tokens.shape
     require(n <= d, "data", f"orthogonal optimal tokens need n <= d, got n = {n}, d = {d}")
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
-    place = jnp.arange(n) if place is None else place
-    return Frame(_completed(best, place), _completed(data.queries, place), place)
+    return Frame(_completed(best), _completed(data.queries))
 
 
 @checked()
@@ -70,9 +67,9 @@ def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]
 
 
 @checked()
-def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame) -> MaxMarginProgram:
+def reduced_program(data: TokenData, selection: Bool[Array, "n T"]) -> MaxMarginProgram:
     r"""$\min\|\beta\|_1$ s.t. $\beta^\top B_{il}\ge1$, $B_{il}=\mathrm{sign}\langle x_{i\,\mathrm{opt}(i)},z_i\rangle
-    \langle x_{i\,\mathrm{opt}(i)}-x_{il},z_i\rangle e_{\pi(i)}$: program (9), (42).
+    \langle x_{i\,\mathrm{opt}(i)}-x_{il},z_i\rangle e_i$: program (9), (42).
 
     One row for each (i, l) with l ≠ opt(i), in the order of the tokens: n(T−1) rows.
     """
@@ -80,8 +77,8 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
     inner = jnp.einsum("ntd,nd->nt", best - data.tokens, data.queries)
     sign = jnp.sign(jnp.einsum("nd,nd->n", best[:, 0], data.queries))
-    row = (sign[:, None] * inner)[..., None] * jnp.eye(d)[frame.place][:, None, :]
-    rows = jnp.take_along_axis(row, _others(selection)[..., None], axis=1).reshape(n * (T - 1), d)
+    row = (sign[:, None] * inner)[..., None] * jnp.eye(n, d)[:, None, :]
+    rows = jnp.take_along_axis(row, not_selected(selection)[..., None], axis=1).reshape(n * (T - 1), d)
     return max_margin(rows, jnp.ones(n * (T - 1)), norm="l1")
 
 
@@ -101,11 +98,9 @@ def lift(
     spread = jnp.broadcast_to(jnp.sum(dual.reshape(n, T - 1), axis=1, keepdims=True) / (T - 1), (n, T))
     weights = jnp.where(selection, 0.0, spread)
     W = frame.keys @ (primal[:, None] * frame.queries.T)
-    best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
-    pushed = jnp.einsum("nt,ntd,ne->de", weights, best - data.tokens, data.queries)
-    program = reduced_program(data, selection, frame)
-    even = jnp.take_along_axis(weights, _others(selection), axis=1).reshape(-1)
-    diagonal = program.adjoint(even)
+    pushed = attention_svm(data, selection, "nuclear").adjoint(weights)
+    even = jnp.take_along_axis(weights, not_selected(selection), axis=1).reshape(-1)
+    diagonal = reduced_program(data, selection).adjoint(even)
     lifted = frame.keys @ (diagonal[:, None] * frame.queries.T)
     return W, weights, jnp.linalg.norm(lifted - pushed)
 
@@ -127,33 +122,16 @@ def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float
     return jnp.einsum("n,nd,ne->de", sizes, u, z), jnp.sum(sizes)
 
 
-@checked()
-def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence)."""
-    logits = jnp.einsum("ntd,nd->nt", data.tokens, data.queries @ W.T)
-    best = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
-    return jnp.min(jnp.where(selection | ~data.visible, jnp.inf, best - logits))
-
-
-@checked()
-def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$."""
-    mu = margin_of(data, selection, W)
-    return jnp.where(mu > 0, W / positive_or_one(mu), jnp.nan)
-
-
-def _others(selection: Bool[Array, "n T"]) -> Int[Array, "n rest"]:
+def not_selected(selection: Bool[Array, "n T"]) -> Int[Array, "n rest"]:
     """Indices of the tokens that are not selected, in their order."""
     return jnp.argsort(selection, axis=-1, stable=True)[:, : selection.shape[-1] - 1]
 
 
-def _completed(rows: Float[Array, "n d"], place: Int[Array, " n"]) -> Float[Array, "d d"]:
-    """An orthogonal matrix whose columns `place` are the rows, normalised."""
+def _completed(rows: Float[Array, "n d"]) -> Float[Array, "d d"]:
+    """An orthogonal matrix whose first columns are the rows, normalised."""
     n, d = rows.shape
     unit = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
     basis, factor = linalg.qr(jnp.concatenate([unit.T, jnp.eye(d)], axis=1))
     # QR fixes columns up to sign: the given ones keep theirs.
     sign = jnp.sign(jnp.diagonal(factor)[:n])
-    basis = basis.at[:, :n].multiply(jnp.where(sign == 0, 1.0, sign)[None, :])
-    rest = jnp.argsort(jnp.zeros(d, int).at[place].set(1), stable=True)[: d - n]
-    return jnp.zeros((d, d)).at[:, place].set(basis[:, :n]).at[:, rest].set(basis[:, n:])
+    return basis.at[:, :n].multiply(jnp.where(sign == 0, 1.0, sign)[None, :])

@@ -117,8 +117,7 @@ def paired_tokens(
     c = jax.random.uniform(keys[4], (n,), minval=lower, maxval=upper)
 
     leaning = jnp.cos(break_i) * u + jnp.sin(break_i) * u[:1]
-    leaning = leaning.at[0].set(u[0])
-    leaning = leaning / jnp.linalg.norm(leaning, axis=-1, keepdims=True)
+    leaning = unit(leaning.at[0].set(u[0]))
     best = sizes[0][:, None] * leaning
     # Queries turn with the optimal tokens of (i), and by an angle of their own for (ii).
     queries = (sides * sizes[1])[:, None] * _turned(leaning, basis, n, break_ii)
@@ -137,11 +136,11 @@ def paired_tokens(
     def one(best: Array, c: Array, apart: Array, push: Array) -> Array:
         own = jnp.stack([best, head])
         size = jnp.linalg.norm(best)
-        r = size * jax.vmap(lambda x: _unit(_without(x, own)))(apart)
+        r = size * jax.vmap(lambda x: unit(_without(x, own)))(apart)
         if not only_inside:
             every = jnp.concatenate([u, head[None]])
-            r = jnp.where(outside, size * jax.vmap(lambda x: _unit(_without(x, every)))(apart), r)
-        q = size * break_iii * jax.vmap(lambda x: _unit(_without(x, own)))(push)
+            r = jnp.where(outside, size * jax.vmap(lambda x: unit(_without(x, every)))(apart), r)
+        q = size * break_iii * jax.vmap(lambda x: unit(_without(x, own)))(push)
         centre = (c * best)[None, :]
         return jnp.concatenate([best[None], centre + r, centre - r + q])
 
@@ -152,10 +151,11 @@ def paired_tokens(
 
 
 def _sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
-    return _unit(jax.random.normal(key, shape))
+    return unit(jax.random.normal(key, shape))
 
 
-def _unit(x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+def unit(x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """Rows of norm one."""
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 

@@ -26,8 +26,8 @@ FALLS = 1.0 - 1e-9
 
 
 def exponents_between(values: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Minus d log value / d log clock between the fourth last time and the last, `(k, m)` to `(k,)`; NaN for none."""
-    first, last, span = values[:, -4], values[:, -1], np.log(clock[..., -1] / clock[..., -4])
+    """Minus d log value / d log clock between the fourth last time and the last, a decade; NaN for none."""
+    first, last, span = values[..., -4], values[..., -1], np.log(clock[..., -1] / clock[..., -4])
     usable = (first > 0) & (last > 0) & (np.abs(span) > 0)
     ratio = np.divide(last, first, out=np.ones_like(last), where=usable)
     return np.where(usable, -np.log(ratio) / np.where(usable, span, 1.0), np.nan)

@@ -143,11 +143,6 @@ def _at_rest(limits: Table) -> np.ndarray:
     return np.where(rests, 1.0, np.where(np.isin(limits.outcome, [o.value for o in selected]), 0.0, np.nan))
 
 
-def _separable(numbers: Table, norm: str) -> np.ndarray:
-    limits = _diagonal(numbers)
-    return np.asarray((limits.separable[:, NORMS.index(norm)] > 0) & (limits.equal >= 0))
-
-
 def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     """1 where HiGHS finds no diagonal W, and LSODA the same point at log t = 20 and at 10."""
     key, _ = draw.instance("limits", at[0])
@@ -164,7 +159,7 @@ def _diverges(norm: str, says: str, again: Again[Table] | None = None) -> Statem
     return Statement(
         source="Lemma 4.2",
         says=f"‖β(t)‖ → ∞ under {says}; n, L, d = {SHAPE}.",
-        inside=lambda n: _separable(n, norm),
+        inside=lambda n: (_diagonal(n).separable[:, NORMS.index(norm)] > 0) & (_diagonal(n).equal >= 0),
         residual=lambda n: _at_rest(_diagonal(n)),
         again=again,
     )

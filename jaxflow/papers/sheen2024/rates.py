@@ -19,7 +19,15 @@ from jaxflow.papers.sheen2024.diagonal_flows import (
     hypotheses_of,
     inside_of,
 )
-from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
+from jaxflow.papers.sheen2024.multipliers import (
+    ACTIVE,
+    FALLS,
+    INSTANT,
+    averaged,
+    certified_now,
+    exponents_between,
+    factor,
+)
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # Two flows of steps of relative error 1e-10, held against each other.
@@ -38,16 +46,9 @@ def followed(flows: Table, values: np.ndarray) -> np.ndarray:
     return np.where(flows.ok, values, np.nan)
 
 
-def growth(sizes: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-    r"""$d\log\|\beta\|/d\log\log t$ over the last decade of log t: 1 where ‖β‖ grows like log t, 0 where it stays."""
-    first = int(np.argmin(np.abs(log_times - log_times[-1] / 10.0)))
-    span = np.log(log_times[-1] / log_times[first])
-    return np.log(sizes[..., -1] / sizes[..., first]) / span
-
-
 def _growth(numbers: Table) -> np.ndarray:
-    flows = numbers.flows
-    return growth(np.where(np.asarray(flows.ok)[..., None], flows.size, 1.0), LOG_TIMES)
+    """The exponent of log t in ‖β‖ over its last decade: 1 where ‖β‖ grows like log t, 0 where it stays."""
+    return -exponents_between(numbers.flows.size, LOG_TIMES)
 
 
 EQUAL_FLOWS = Statement[Table](

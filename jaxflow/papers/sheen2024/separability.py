@@ -15,7 +15,8 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import AbstractAttention, CombinedAttention, as_head, token_scores
 from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Sweep, Table, register
 from jaxflow.papers.independent import best_rows, separable, tokens_of
-from jaxflow.papers.sheen2024.instances import equal_score_tokens
+from jaxflow.papers.sheen2024.frame import not_selected
+from jaxflow.papers.sheen2024.instances import equal_score_tokens, unit
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
@@ -69,7 +70,7 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
     gap = best - second
     spread = jnp.where(gap > 0, (second - lowest) / positive_or_one(gap), jnp.inf)
     slack = tolerance - jnp.max(spread)
-    return Assumption("all scores but the best are equal in every sequence (Assumption 2)", slack >= 0, slack)
+    return _within(slack, "all scores but the best are equal in every sequence (Assumption 2)")
 
 
 @checked()
@@ -87,16 +88,14 @@ def assumption_3(risk: EmpiricalRisk, model: AbstractAttention) -> Assumption:
     exponents = jnp.where(jnp.eye(n, dtype=bool), -second[:, None], -best[None, :])
     bound = jnp.min(jax.nn.logsumexp(exponents, axis=-1)) - jnp.log(n)
     slack = bound - risk.log_value(model)
-    return Assumption("the loss at the start is small enough (Assumption 3)", slack >= 0, slack)
+    return _within(slack, "the loss at the start is small enough (Assumption 3)")
 
 
-@checked(positive=["tolerance"])
-def assumption_4(
-    data: TokenData, selection: Bool[Array, "n T"], tolerance: float = ROUNDING
-) -> tuple[Assumption, Assumption, Assumption]:
+@checked()
+def assumption_4(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Assumption, Assumption, Assumption]:
     r"""Assumption 4 (i), (ii), (iii) for the tokens `selection` (one in each sequence, the optimal ones).
 
-    Slacks are `tolerance` minus
+    Slacks are `ROUNDING` minus
 
     - (i) the largest $|\cos|$ of two optimal tokens or two queries;
     - (ii) the largest $1-|\cos|$ of an optimal token with its query, as $\frac12\|\cdot\|^2$ of unit vectors;
@@ -107,7 +106,7 @@ def assumption_4(
     Every pairing is tried: T is at most 11 (945 of them). **Raises:** `ValueError` beyond.
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
-    u, z = _unit(best), _unit(data.queries)
+    u, z = unit(best), unit(data.queries)
     off = ~jnp.eye(u.shape[0], dtype=bool)
     crossed = jnp.maximum(
         jnp.max(jnp.abs(u @ u.T), where=off, initial=0.0), jnp.max(jnp.abs(z @ z.T), where=off, initial=0.0)
@@ -115,13 +114,13 @@ def assumption_4(
     side = jnp.sign(jnp.sum(u * z, axis=-1, keepdims=True))
     apart = 0.5 * jnp.max(jnp.sum((side * u - z) ** 2, axis=-1))
     unpaired = _unpaired(data, selection, best)
-    return (
-        _within(
-            tolerance - crossed, "optimal tokens are orthogonal to each other, and so are queries (Assumption 4 (i))"
-        ),
-        _within(tolerance - apart, "every query is parallel to its optimal token (Assumption 4 (ii))"),
-        _within(tolerance - unpaired, "non-optimal tokens come in pairs about the optimal one (Assumption 4 (iii))"),
+    parts = (
+        (crossed, "optimal tokens are orthogonal to each other, and so are queries (Assumption 4 (i))"),
+        (apart, "every query is parallel to its optimal token (Assumption 4 (ii))"),
+        (unpaired, "non-optimal tokens come in pairs about the optimal one (Assumption 4 (iii))"),
     )
+    first, second, third = (_within(ROUNDING - residual, statement) for residual, statement in parts)
+    return first, second, third
 
 
 @checked(least={"n": 1, "T": 2})
@@ -147,9 +146,7 @@ def _unpaired(data: TokenData, selection: Array, best: Array) -> Float[Array, ""
     if T % 2 == 0:
         return jnp.asarray(jnp.inf)
     require(T <= 11, "data", f"pairings are enumerated for T <= 11 tokens, got {T}")
-    # Non-optimal tokens in a row: stable, so that their order does not matter.
-    order = jnp.argsort(selection, axis=-1, stable=True)[:, : T - 1]
-    others = jnp.take_along_axis(data.tokens, order[..., None], axis=1)
+    others = jnp.take_along_axis(data.tokens, not_selected(selection)[..., None], axis=1)
     square = jnp.sum(best**2, axis=-1)[:, None, None]
     along = jnp.einsum("nld,nd->nl", others, best)
     uneven = jnp.abs(along[:, :, None] - along[:, None, :]) / square
@@ -182,10 +179,6 @@ def _best_and_second(scores: Float[Array, "n T"], visible: Bool[Array, "n T"]) -
     return best, second
 
 
-def _unit(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
-
 TRIALS = {"quick": 64, "paper": 1024, "large": 8192}
 SHAPE = (6, 8, 10)
 # (n, L) and multiples of the needed gap, of which the middle ones are next to the bound itself.
@@ -201,7 +194,7 @@ def separability(key: Any, shape: tuple[int, int, int]) -> Table:
 
 
 def slack(key: Any, n: int, T: int, multiple: float) -> float:
-    """Slack of Assumption 3 at W = 0 for equal gaps of `multiple` times what it needs."""
+    """Of Assumption 3 at W = 0 for equal gaps of `multiple` times what it needs."""
     data, head = equal_score_tokens(key, n, T, 4, multiple * score_gap_needed(n, T))
     return float(assumption_3(EmpiricalRisk(data, Exponential()), CombinedAttention(jnp.zeros((4, 4)), head)).slack)
 

@@ -19,15 +19,12 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
-from jaxflow.papers.tarzanagh2023.protocol import SETTLED, STATIONARY, published_descent
-from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.tarzanagh2023.programs import misalignment
+from jaxflow.papers.tarzanagh2023.protocol import FLOOR, SETTLED, STATIONARY, published_descent
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 
 MODELS: dict[str, Any] = {"combined": CombinedAttention, "factored": FactoredAttention}
-
-# The stationary points of small dimension have a finite length before them; the floor lets time pass there.
-FLOOR = 0.03
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,7 @@ def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -
     """Combined `weights` `(d, d)`, their `margin` for a selection, the mean over the sequences of the largest
     `attention`, and `log_time`."""
     logits = point.model.logits(risk.data)
-    selected = jnp.max(jnp.where(selection, logits, -jnp.inf), axis=-1)
-    others = jnp.max(jnp.where(selection, -jnp.inf, logits), axis=-1)
+    selected, others = (jnp.max(jnp.where(of, logits, -jnp.inf), axis=-1) for of in (selection, ~selection))
     return Table(
         weights=point.model.combined_weights(),
         margin=jnp.min(selected - others),
@@ -174,10 +170,19 @@ SIZES = {
 
 
 def runs_of(numbers: Table, kind: str) -> Table:
-    """Of one parametrisation: columns of `compute`, the g values of `log_time`, and the place `own` in `NORMS` of the
-    norm whose program it is biased to."""
-    at, cells = list(NAMES).index(kind), getattr(numbers, kind)
-    return Table(cells.at(0).named, log_time=numbers.axes.log_time[at], own=NORMS.index(OWN[kind]))
+    """Of one parametrisation: columns of `compute`; the g values of `log_time`.
+
+    `last`, `other`: 1 − corr at the end with the solution in the norm whose program it is biased to, and in the other
+    norm; `above` `(g,)`: the excess in the former norm.
+    """
+    cells, own = getattr(numbers, kind).at(0), NORMS.index(OWN[kind])
+    return Table(
+        cells.named,
+        log_time=numbers.axes.log_time[list(NAMES).index(kind)],
+        last=cells.distance[:, own, -1],
+        other=cells.distance[:, 1 - own, -1],
+        above=cells.excess[:, own],
+    )
 
 
 def both(numbers: Table) -> list[Table]:
@@ -190,20 +195,10 @@ def among(runs: Table, outcomes: tuple[Outcome, ...]) -> Mask:
     return np.isin(runs.outcome, outcomes)
 
 
-def last(runs: Table) -> np.ndarray:
-    """1 − corr at the end with the solution in the own norm."""
-    return runs.distance[:, runs.own, -1]
-
-
-def other(runs: Table) -> np.ndarray:
-    """1 − corr at the end with the solution in the other norm."""
-    return runs.distance[:, 1 - runs.own, -1]
-
-
 def rates(runs: Table) -> np.ndarray:
     """By which power of 1/log t the excess in the own norm falls over the last decade of log t."""
-    early, above = int(np.searchsorted(runs.log_time, runs.log_time[-1] / 10.0)), runs.excess[:, runs.own]
-    fall = np.log(above[:, early] / np.maximum(above[:, -1], 1e-300))
+    early = int(np.searchsorted(runs.log_time, runs.log_time[-1] / 10.0))
+    fall = np.log(runs.above[:, early] / np.maximum(runs.above[:, -1], 1e-300))
     return fall / np.log(runs.log_time[-1] / runs.log_time[early])
 
 

@@ -17,11 +17,11 @@ from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
 from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
+from jaxflow.margin import attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.papers.experiment import Mask, Table, mapped
+from jaxflow.papers.tarzanagh2023.programs import feasible, misalignment, solved
 from jaxflow.papers.tarzanagh2023.protocol import published_descent
-from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
 
 # Instances computed together; saved weights of 500 take 8 MB.
@@ -30,11 +30,8 @@ BATCH = 500
 # softmax outputs falling between".
 SELECTED = 1e-3
 MASKED = 1e-6
-# Of the published descent.
-LEARNING_RATE = 0.1
 # Certified gap of what counts as solved: equalities are eliminated to 1e-11, and correlations are read to 1e-6.
 GAP = 1e-9
-OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 
 
 class Fate(enum.IntEnum):
@@ -86,14 +83,9 @@ def data_of(problem: Table) -> TokenData:
     return TokenData(problem.tokens, problem.queries, problem.labels)
 
 
-def risk_of(problem: Table) -> EmpiricalRisk:
-    """Of these data, with the logistic loss."""
-    return EmpiricalRisk(data_of(problem), Logistic())
-
-
-def model_of(problem: Table) -> CombinedAttention:
-    """At its start."""
-    return CombinedAttention(problem.W, MLPHead(problem.V))
+def start_of(problem: Table) -> tuple[EmpiricalRisk, CombinedAttention]:
+    """The risk of these data, with the logistic loss, and the model at its start."""
+    return EmpiricalRisk(data_of(problem), Logistic()), CombinedAttention(problem.W, MLPHead(problem.V))
 
 
 def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Table:
@@ -120,18 +112,15 @@ def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Table:
     return Table(tokens=pad(tokens, 1), queries=pad(queries, 1), labels=labels, V=pad(V, 2), W=pad(W, 2))
 
 
-@mapped(static=4)
-def draws(n: int, T: int, d: int, widest: int, key: Array) -> Table:
-    return draw(n, T, d, widest, key)
+draws = mapped(static=4)(draw)
 
 
 @mapped(static=2)
 def descents(steps: int, every: int, problem: Table) -> Table:
     """The published protocol on a batch: saved `weights` `(m, d, d)`, columns of `attention_columns` `(n, T)` and
     `log_time` of the last step; whether it went well, `good`."""
-    risk, model = risk_of(problem), model_of(problem)
-    saves = jnp.arange(0, steps + 1, every)
-    path = published_descent(risk, model, steps=steps, learning_rate=LEARNING_RATE, save_at=saves)
+    risk, model = start_of(problem)
+    path = published_descent(risk, model, steps=steps, save_at=jnp.arange(0, steps + 1, every))
     final, saved = path.final, path.saved
     return Table(
         weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]
@@ -184,7 +173,7 @@ def measured(problem: Table, path: Table, direction: Table, single: Table, finit
     selected, attention, weights = path.selected, path.attention, path.weights
     size = jnp.linalg.norm(direction.weights)
     # Without a masked token (Gen-SVM) asks nothing and its solution is zero: there is no direction to add.
-    solved = (direction.result == OPTIMAL) & (finite.result == OPTIMAL) & (size > 0)
+    known = solved(direction.result) & solved(finite.result) & (size > 0)
     unit = direction.weights / positive_or_one(size)
     gamma = jnp.sum((weights[-1] - finite.weights) * unit)
     between = jnp.any((attention <= SELECTED) & (attention >= MASKED))
@@ -197,9 +186,9 @@ def measured(problem: Table, path: Table, direction: Table, single: Table, finit
         labels=problem.labels,
         tokens_selected=jnp.sum(selected, axis=-1),
         log_masked=jnp.max(jnp.where(selected, -jnp.inf, path.log_attention)) / jnp.log(10.0),
-        svmeq=curve(finite.weights + gamma * unit, solved),
-        mm=curve(unit, solved),
-        one=curve(single.weights, single.result == OPTIMAL),
+        svmeq=curve(finite.weights + gamma * unit, known),
+        mm=curve(unit, known),
+        one=curve(single.weights, solved(single.result)),
     )
 
 
@@ -207,8 +196,8 @@ def fate_of(direction: Array, finite: Array, sparse: Array, between: Array, good
     """The `Fate` by the results of (Gen-SVM) and of eq. (7), whether a token is masked or between, and the descent."""
     fate = jnp.full(jnp.shape(good), Fate.kept.value)
     for found, code in (
-        ((direction != OPTIMAL) | (finite != OPTIMAL), Fate.uncertified),
-        ((direction == INFEASIBLE) | (finite == INFEASIBLE), Fate.infeasible),
+        (~(solved(direction) & solved(finite)), Fate.uncertified),
+        (~(feasible(direction) & feasible(finite)), Fate.infeasible),
         (~sparse, Fate.nothing_masked),
         (between, Fate.between),
         (~good, Fate.failed),

@@ -18,19 +18,10 @@ from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Sweep, Table, common_rate, mapped
-from jaxflow.papers.tarzanagh2023.composed_instances import (
-    BATCH,
-    SIZES,
-    Cell,
-    cells,
-    descents,
-    instances_of,
-    model_of,
-    problems_of,
-    risk_of,
-)
+from jaxflow.papers.tarzanagh2023 import composed_instances as composed
+from jaxflow.papers.tarzanagh2023.composed_instances import SIZES, Cell, problems_of
+from jaxflow.papers.tarzanagh2023.programs import misalignment
 from jaxflow.papers.tarzanagh2023.protocol import STATIONARY
-from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 
 # The flow's way takes 100 to 400 steps.
 MAX_STEPS = 3000
@@ -62,7 +53,8 @@ def _decided(flows: Table) -> Mask:
 @mapped(static=2)
 def small_descents(length: float, rate: float, problem: Table) -> tuple[Array, Array]:
     """Normalised descent of a batch with steps of length `rate` over a path of `length`: its last weights and log t."""
-    path = descend(risk_of(problem), model_of(problem), steps=round(length / rate), learning_rate=rate, throw=False)
+    risk, model = composed.start_of(problem)
+    path = descend(risk, model, steps=round(length / rate), learning_rate=rate, throw=False)
     return path.final.model.W, path.final.log_time
 
 
@@ -83,8 +75,7 @@ def flows_of(problems: Table, last: Array, log_time: Array, descended: Array, re
 def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readings: Array) -> Table:
     order = jnp.argsort(readings)
     path = integrate(
-        risk_of(problem),
-        model_of(problem),
+        *composed.start_of(problem),
         clock="log_time",
         coordinates=Scores(),
         until=log_time,
@@ -131,8 +122,8 @@ def _flows(keys: Array, cell: Cell) -> Table:
     """The flow of the first instances, and descent with smaller steps."""
     (size, _), problems, count = cell, problems_of(keys, cell), len(keys)
     # As wide as the batches of instances, to the same roundings, which kinks multiply.
-    wide = np.arange(max(count, min(BATCH, size.trials))) % count
-    path = descents(size.steps, size.every, problems_of(keys[wide], cell))
+    wide = np.arange(max(count, min(composed.BATCH, size.trials))) % count
+    path = composed.descents(size.steps, size.every, problems_of(keys[wide], cell))
     small = [small_descents(size.small, rate, problems) for rate in size.rates]
     descended, readings = (jnp.stack(parts, axis=1) for parts in zip(*small, strict=True))
     return flows_of(problems, path.weights[:count, -1], path.log_time[:count], descended, readings)
@@ -146,19 +137,13 @@ def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
 COMPOSITION = Dataset(
     "tarzanagh2023",
     "composition",
-    {
-        "grid": Sweep(_grid),
-        "instances": Part(
-            instances_of, cells, lambda scale: SIZES[scale].trials, block=BATCH, draw_from=key_of, way="as a block"
-        ),
-        "flows": Part(
-            _flows,
-            cells,
-            lambda scale: min(SIZES[scale].flows, SIZES[scale].trials),
-            block=60,
-            draw_from=key_of,
-            way="as a block",
-        ),
+    {"grid": Sweep(_grid)}
+    | {
+        name: Part(one, composed.cells, trials, block=block, draw_from=key_of, way="as a block")
+        for name, one, trials, block in (
+            ("instances", composed.instances_of, lambda scale: SIZES[scale].trials, composed.BATCH),
+            ("flows", _flows, lambda scale: min(SIZES[scale].flows, SIZES[scale].trials), 60),
+        )
     },
 )
 

@@ -15,24 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import checked, good, positive_or_one
+from jaxflow._core import checked, good
 from jaxflow.data import TokenData
+from jaxflow.data.random import unit_sphere
 from jaxflow.flow import ArcLength, LogTime
 from jaxflow.losses import Correlation
-from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
+from jaxflow.margin import attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, ConcaveHead
 from jaxflow.papers.experiment import Mask, Part, Statement, Sweep, Table, mapped, stacked
 from jaxflow.papers.tarzanagh2023.mixture import Near, follow_mixture
-from jaxflow.papers.tarzanagh2023.protocol import published_descent
+from jaxflow.papers.tarzanagh2023.programs import cosine, solved
+from jaxflow.papers.tarzanagh2023.protocol import WAYS, published_descent
 from jaxflow.risk import EmpiricalRisk
 
 # Thresholds of (9) nearer to 2λ than this, a thousand rounding errors, are compared in rational arithmetic.
 NEAR_TIE = 1e-12
-
-
-def _sphere(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
-    x = jax.random.normal(key, (d,))
-    return x / jnp.linalg.norm(x)
 
 
 def draw(T: int, d: int, key: Key[Array, ""], lam: Any, scores: Any = None) -> Table:
@@ -45,10 +42,10 @@ def draw(T: int, d: int, key: Key[Array, ""], lam: Any, scores: Any = None) -> T
     """
     key_basis, key_query, key_head, key_start = jax.random.split(key, 4)
     basis = jax.random.orthogonal(key_basis, d)
-    scores = _sphere(key_head, d) if scores is None else scores
+    scores = unit_sphere(key_head, d) if scores is None else scores
     start = jax.random.uniform(key_start, (d, d), minval=-1.0, maxval=1.0) / np.sqrt(d)
     return Table(
-        tokens=basis[:T], query=_sphere(key_query, d), v=scores @ basis, lam=jnp.asarray(lam, float), start=start
+        tokens=basis[:T], query=unit_sphere(key_query, d), v=scores @ basis, lam=jnp.asarray(lam, float), start=start
     )
 
 
@@ -71,7 +68,7 @@ def draw_condition(tau: int, T: int, d: int, key: Key[Array, ""]) -> tuple[Array
     def again(state: tuple) -> tuple:
         key, _, draws = state
         key, this = jax.random.split(key)
-        return key, _sphere(this, d), draws + 1
+        return key, unit_sphere(this, d), draws + 1
 
     key, key_lam = jax.random.split(key)
     state = again((key, jnp.zeros(d), jnp.asarray(0)))
@@ -150,8 +147,6 @@ PROGRAM_GAP = 1e-10
 # What is asked of the flow's end: its attention within this of s*.
 REACHED = 1e-8
 
-NAMES = {"flow": "the flow", "descent": "the published descent"}
-
 
 def selected(ends: Table) -> np.ndarray:
     """How many tokens the paper's criterion calls selected where flow or descent ends."""
@@ -214,8 +209,7 @@ def descent_end(instance: Table) -> tuple[Array, Array, Array]:
 
 
 def _correlation(a: Array, b: Array) -> Array:
-    size = jnp.linalg.norm(a) * jnp.linalg.norm(b)
-    return jnp.where(size > 0, jnp.sum(a * b) / positive_or_one(size), jnp.nan)
+    return jnp.where(jnp.linalg.norm(a) * jnp.linalg.norm(b) > 0, cosine(a, b), jnp.nan)
 
 
 @checked()
@@ -237,13 +231,9 @@ def best_correlation(
     aligned = pull > 0
     gamma = jnp.maximum(toward * square / jnp.where(aligned, pull, 1.0) - inside, 0.0)
 
-    def correlation(candidate: Array) -> Array:
-        size = jnp.linalg.norm(candidate) * jnp.linalg.norm(weights)
-        return jnp.sum(candidate * weights) / positive_or_one(size)
-
     # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at 0.
-    ends = jnp.where(correlation(finite) > correlation(unit), finite, unit)
-    return correlation(jnp.where(aligned, finite + gamma * unit, ends))
+    ends = jnp.where(cosine(finite, weights) > cosine(unit, weights), finite, unit)
+    return cosine(jnp.where(aligned, finite + gamma * unit, ends), weights)
 
 
 def predictivity(
@@ -264,8 +254,8 @@ def predictivity(
     combined = best_correlation(weights, finite.primal, some)
     combined = jnp.where(everything, _correlation(weights, finite.primal), combined)
     solution = jnp.where(everything, 0.0, direction.primal)
-    solved = jnp.asarray((direction.result == ProgramResult.optimal) & (finite.result == ProgramResult.optimal))
-    return _correlation(weights, solution), combined, solved, solution
+    both = solved(direction.result.value) & solved(finite.result.value)
+    return _correlation(weights, solution), combined, both, solution
 
 
 flow_batch, _descent, _predict = mapped()(flow_end), mapped()(descent_end), mapped()(predictivity)
@@ -282,8 +272,8 @@ def flows(instances: Table) -> Table:
     """Of a batch, held against the programs of the exact support of s*: columns of `flow_end` and `predictivity`, with
     the correlations of `moved` with the solution of (Gen-SVM), `(2,)`, and without `weights`."""
     end = flow_batch(instances)
-    direction, combined, solved, solution = _predict(instances, end.target > 0, end.target, end.weights)
-    fit = {"direction": direction, "combined": combined, "solved": solved}
+    direction, combined, known, solution = _predict(instances, end.target > 0, end.target, end.weights)
+    fit = {"direction": direction, "combined": combined, "solved": known}
     found = {name: column for name, column in end.named.items() if name != "weights"}
     return Table(found | fit | {"moved": _correlations(end.moved, solution)})
 
@@ -292,8 +282,8 @@ def descents(instances: Table) -> Table:
     """Of a batch, held against the programs of the tokens that the paper's criterion calls selected: `attention`
     `(T,)`, `good`, and columns of `predictivity`."""
     attention, ended, weights = _descent(instances)
-    direction, combined, solved, _ = _predict(instances, attention > SELECTED, attention, weights)
-    return Table(direction=direction, combined=combined, solved=solved, attention=attention, good=ended)
+    direction, combined, known, _ = _predict(instances, attention > SELECTED, attention, weights)
+    return Table(direction=direction, combined=combined, solved=known, attention=attention, good=ended)
 
 
 def parts(batches: Callable[[str, Any], Iterable[Table]], draw_from: Callable[[int], Any]) -> dict[str, Part | Sweep]:
@@ -323,7 +313,7 @@ def notes_of(numbers: Table) -> list[str]:
     return [
         *(
             f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(kept(ends).sum())} of "
-            f"{ends.good.size} ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed, {int(np.sum(~ends.solved))} "
+            f"{ends.good.size} ends of {WAYS[name]}; {int(np.sum(~ends.good))} failed, {int(np.sum(~ends.solved))} "
             "have a program without a certified solution."
             for name, ends in (("flow", flow), ("descent", descent))
         ),

@@ -90,18 +90,13 @@ def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[Table]:
     )
 
 
-def _unconfirmed(numbers: Table) -> Mask:
-    """The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it."""
-    ends = numbers.ends
-    return ~(ends.excess <= ends.flow_gap + ends.program_gap + ROUNDING)
-
-
 CONFIRMED = Statement[Table](
     source="Certificates of this library",
     says="A gap that a flow claims is confirmed by a program that is solved from the data alone.",
     # Flows whose own multipliers certify their direction.
     inside=lambda n: np.isfinite(n.ends.flow_gap) & (n.ends.flow_gap <= GAP),
-    residual=_unconfirmed,
+    # The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it.
+    residual=lambda n: ~(n.ends.excess <= n.ends.flow_gap + n.ends.program_gap + ROUNDING),
 )
 FULL_RANK = _open_question("m = d", lambda pairs: pairs.m >= pairs.d)
 LOW_RANK = _open_question("m < d", lambda pairs: pairs.m < pairs.d)

@@ -3,34 +3,23 @@
 from functools import partial
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import RESULTS, SelectionStatus, good
-from jaxflow.data import TokenData, optimal_tokens
-from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
-from jaxflow.flow.solvers import state_norm
+from jaxflow.data import TokenData
+from jaxflow.data.random import unit_sphere
+from jaxflow.flow import Scores, Weights
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
+from jaxflow.margin import attention_svm, is_locally_optimal, solve
+from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead
 from jaxflow.papers.drawing import dress
-from jaxflow.papers.experiment import (
-    Dataset,
-    Mask,
-    Rate,
-    Statement,
-    Sweep,
-    Table,
-    common_rate,
-    power_laws,
-    register,
-    stacked,
-)
-from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
-from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, register, stacked
+from jaxflow.papers.tarzanagh2023.programs import best_of, misalignment, solved, top_tokens
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, published_descent
+from jaxflow.papers.verdicts import common_rate, power_laws
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
@@ -39,7 +28,6 @@ from jaxflow.study.keys import as_keys, key_data
 KINDS = {"combined": "frobenius", "factored": "nuclear"}
 NAMES = {"combined": ("W", "(Att-SVM)"), "factored": ("(K, Q)", "(Att-SVM*)")}
 SETTINGS = {"described": "T = 3, cross-attention", "published": "T = 5, self-attention"}
-WAYS = {"flow": "the flow", "descent": "the published descent"}
 
 SEQUENCES = 2
 # Tokens of the larger setting; the smaller one hides the rest, so that one compiled program serves both.
@@ -47,8 +35,6 @@ TOKENS = 5
 # Arc lengths: the distance left falls like 1/length for W. Factors soon are stiff: log t grows like the square.
 LENGTHS = {"combined": 1e3, "factored": 60.0}
 POINTS = 121
-# Lanes of a batch: a wider one waits longer for its slowest member.
-WIDTH = 16
 
 # 1 - corr of directions that agree to rounding falls no further.
 FLOOR = 1e-14
@@ -104,15 +90,13 @@ def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
     def one(key: Any, described: Any) -> tuple[Any, dict[str, Any]]:
         key_tokens, key_queries, key_head, key_model = jax.random.split(key, 4)
         noise = jax.random.normal(key_tokens, (SEQUENCES, TOKENS, 2))
-        on_circle = noise / jnp.linalg.norm(noise, axis=-1, keepdims=True)
+        on_circle = unit_sphere(key_tokens, SEQUENCES, TOKENS, 2)
         centres = jnp.asarray([[-1.0, 0.0], [1.0, 0.0]])
         tokens = jnp.where(described, on_circle, 0.3 * noise + centres[:, None, :])
-        apart = jax.random.normal(key_queries, (SEQUENCES, 2))
-        apart = apart / jnp.linalg.norm(apart, axis=-1, keepdims=True)
         angle = jax.random.uniform(key_head, (), maxval=2 * jnp.pi)
         head = LinearHead(jnp.stack([jnp.cos(angle), jnp.sin(angle)]))
         visible = jnp.broadcast_to(jnp.arange(TOKENS) < jnp.where(described, 3, TOKENS), (SEQUENCES, TOKENS))
-        queries = jnp.where(described, apart, tokens[:, 0])
+        queries = jnp.where(described, unit_sphere(key_queries, SEQUENCES, 2), tokens[:, 0])
         models = {
             "combined": CombinedAttention(jnp.zeros((2, 2)), head),
             "factored": FactoredAttention(0.1 * jax.random.normal(key_model, (2, 2)), jnp.zeros((2, 2)), head),
@@ -124,17 +108,10 @@ def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
 
 @eqx.filter_jit
 def _flow(kind: str, steps: int, risks: Any, models: Any) -> Table:
-    controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
-    drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 50_000)
     grid = jnp.geomspace(0.05, LENGTHS[kind], POINTS)
     coordinates = Scores() if kind == "combined" else Weights()
-
-    def start(risk: Any, model: Any) -> Any:
-        how: Any = {"clock": ArcLength(floor=0.03), "coordinates": coordinates, "until": grid[-1], "save_at": grid}
-        return drive.start(risk, model, **how)
-
-    lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=min(WIDTH, len(risks.data.labels)))
-    return eqx.filter_vmap(lambda risk, lane: _measure(kind, risk, drive.trajectory(lane)))(risks, lanes)
+    paths = explicit_flows(risks, models, grid, grid[-1], coordinates, rtol=1e-6, atol=1e-8, steps=50_000)
+    return eqx.filter_vmap(partial(_measure, kind))(risks, paths)
 
 
 @eqx.filter_jit
@@ -149,27 +126,29 @@ def _descent(kind: str, steps: int, risks: Any, models: Any) -> Table:
 
 def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
     model, data = trajectory.final.model, risk.data
-    attention = model.attention(data)
-    selection = jax.nn.one_hot(jnp.argmax(attention, axis=-1), TOKENS, dtype=bool)
+    selection, settled = top_tokens(model.attention(data))
     weights = jax.vmap(lambda point: point.model.combined_weights())(trajectory.saved)
     solutions: dict[str, Any] = {name: solve(attention_svm(data, selection, name)) for name in KINDS.values()}
     own, other = (solutions[name] for name in sorted(KINDS.values(), key=lambda name: name != KINDS[kind]))
-    own_solved, other_solved = (one.result == ProgramResult.optimal for one in (own, other))
     final = model.combined_weights()
+
+    def left(W: Any, solution: Any) -> Any:
+        return jnp.where(solved(solution.result.value), misalignment(W, solution.primal), jnp.nan)
+
     return Table(
         tokens=data.tokens,
         visible=data.visible,
-        optimal=optimal_tokens(token_scores(data, model.head), data.visible),
+        optimal=best_of(data, model.head),
         path=jax.vmap(lambda W: data.queries @ W.T)(weights),
         reached=trajectory.points.reached,
         log_length=trajectory.points.log_arc_length,
-        distances=jnp.where(own_solved, jax.vmap(lambda W: misalignment(W, own.primal))(weights), jnp.nan),
-        own=jnp.where(own_solved, misalignment(final, own.primal), jnp.nan),
-        other=jnp.where(other_solved, misalignment(final, other.primal), jnp.nan),
+        distances=jax.vmap(lambda W: left(W, own))(weights),
+        own=left(final, own),
+        other=left(final, other),
         frobenius=data.queries @ solutions["frobenius"].primal.T,
         nuclear=data.queries @ solutions["nuclear"].primal.T,
         selection=selection,
-        settled=good(trajectory.result) & jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
+        settled=good(trajectory.result) & settled,
         # Descent has no rule that stops it.
         stationary=trajectory.result == RESULTS.event_occurred,
         status=is_locally_optimal(data, model.head, selection, own).status.value,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,19 +12,17 @@ from jaxtyping import Array
 
 from jaxflow._core import linalg
 from jaxflow.data import random_tokens
-from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
-from jaxflow.flow.solvers import state_norm
+from jaxflow.flow import Weights
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.margin import attention_svm, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
-from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, SETTLED, STATIONARY, published_descent
-from jaxflow.plots import CURVES, new_figure
+from jaxflow.papers.tarzanagh2023.programs import misalignment, solved, top_tokens
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, published_descent
+from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape, varied
 from jaxflow.risk import EmpiricalRisk
-
-NAMES = {"flow": "the flow", "descent": "the published descent"}
 
 
 class Size(NamedTuple):
@@ -87,27 +84,19 @@ def _start(size: Size, n: int, T: int, keys: Any, m: Any) -> Any:
         key_data, key_model = jax.random.split(key)
         data, head = random_tokens(key_data, n, T, size.d)
         model = FactoredAttention.init(key_model, data, head, m=max(size.columns))
-        used = jnp.arange(max(size.columns)) < m
-        model = eqx.tree_at(
-            lambda x: (x.K, x.Q), model, (jnp.where(used[None], model.K, 0.0), jnp.where(used[None], model.Q, 0.0))
-        )
-        return EmpiricalRisk(data, Logistic()), model
+        used = (jnp.arange(max(size.columns)) < m)[None]
+        K, Q = (jnp.where(used, factor, 0.0) for factor in (model.K, model.Q))
+        return EmpiricalRisk(data, Logistic()), FactoredAttention(K, Q, model.head)
 
     return jax.vmap(one)(keys)
 
 
 @eqx.filter_jit
 def _flow(size: Size, risks: Any, models: Any) -> Table:
-    controller = diffrax.PIDController(rtol=1e-5, atol=1e-7, norm=state_norm)
     # Explicit steps cost about the square of the length: this many are enough for a length of 60.
-    drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 20_000)
-
-    def start(risk: Any, model: Any) -> Any:
-        how: Any = {"clock": ArcLength(floor=0.03), "coordinates": Weights(), "until": size.length}
-        return drive.start(risk, model, save_at=jnp.asarray([0.5 * size.length]), **how)
-
-    lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=16)
-    return eqx.filter_vmap(_measure)(risks, eqx.filter_vmap(drive.trajectory)(lanes))
+    halfway = jnp.asarray([0.5 * size.length])
+    paths = explicit_flows(risks, models, halfway, size.length, Weights(), rtol=1e-5, atol=1e-7, steps=20_000)
+    return eqx.filter_vmap(_measure)(risks, paths)
 
 
 @eqx.filter_jit
@@ -118,33 +107,29 @@ def _descent(size: Size, risks: Any, models: Any) -> Table:
 
 def _measure(risk: Any, trajectory: Any) -> Table:
     model, data = trajectory.final.model, risk.data
-    attention = model.attention(data)
-    top = jnp.max(attention, axis=-1, keepdims=True)
-    selection = jax.nn.one_hot(jnp.argmax(attention, axis=-1), attention.shape[-1], dtype=bool)
+    selection, settled = top_tokens(model.attention(data))
     solution: Any = solve(attention_svm(data, selection, "nuclear"))
-    solved = solution.result == ProgramResult.optimal
-    reference = jnp.where(solved, solution.primal, 0.0)
+    known = solved(solution.result.value)
+    reference = jnp.where(known, solution.primal, 0.0)
     values = linalg.singular_values(reference)
     rank = jnp.sum(values > 1e-8 * jnp.maximum(values[0], 1e-300))
     m = jnp.sum(jnp.any(model.K != 0, axis=0))
     kept = jnp.sum(jnp.where(jnp.arange(values.shape[0]) < m, values, 0.0) ** 2) / jnp.sum(values**2)
 
-    def misalignment(point: Any) -> Any:
-        weights = point.model.combined_weights()
-        cosine = jnp.sum(weights * reference) / (jnp.linalg.norm(weights) * jnp.linalg.norm(reference))
-        return jnp.where(solved, 1.0 - cosine, jnp.nan)
+    def left(point: Any) -> Any:
+        return jnp.where(known, misalignment(point.model.combined_weights(), reference), jnp.nan)
 
     halfway = halfway_log_time = jnp.asarray(jnp.nan)
     if trajectory.saved is not None:
         point = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, trajectory.saved)
-        halfway, halfway_log_time = misalignment(point), point.log_time
+        halfway, halfway_log_time = left(point), point.log_time
     return Table(
         halfway=halfway,
         halfway_log_time=halfway_log_time,
-        misalignment=misalignment(trajectory.final),
-        floor=jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
-        rank=jnp.where(solved, rank, -1),
-        settled=jnp.all(top >= 1.0 - SETTLED),
+        misalignment=left(trajectory.final),
+        floor=jnp.where(known, 1.0 - jnp.sqrt(kept), jnp.nan),
+        rank=jnp.where(known, rank, -1),
+        settled=settled,
         log_time=trajectory.final.log_time,
     )
 
@@ -177,11 +162,13 @@ FIGURE10 = Dataset(
 ROUNDING = 1e-9
 
 
-def _enough(way: str) -> Statement[Table]:
-    def inside(numbers: Table) -> Mask:
-        runs = runs_of(numbers, way)
-        return feasible(runs) & (numbers.grid.columns[None, :, None] >= runs.rank)
+def _with_columns(numbers: Table, way: str, enough: bool) -> Mask:
+    """The runs with enough columns for the rank of the program's solution, or too few."""
+    runs = runs_of(numbers, way)
+    return feasible(runs) & ((numbers.grid.columns[None, :, None] >= runs.rank) == enough)
 
+
+def _enough(way: str) -> Statement[Table]:
     def rate(numbers: Table, known: Mask) -> Rate | None:
         runs, at = runs_of(numbers, way), known
         change = runs.log_time[at] / runs.halfway_log_time[at]
@@ -191,7 +178,7 @@ def _enough(way: str) -> Statement[Table]:
     return Statement(
         source="App. F, Figure 10",
         says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
-        inside=inside,
+        inside=lambda n: _with_columns(n, way, True),
         residual=lambda n: of_usable(runs_of(n, way), runs_of(n, way).misalignment),
         bound=(ALIGNED, "1 − corr"),
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
@@ -207,28 +194,21 @@ def of_usable(runs: Table, values: np.ndarray) -> np.ndarray:
 
 
 def _floor(way: str) -> Statement[Table]:
-    def inside(numbers: Table) -> Mask:
-        runs = runs_of(numbers, way)
-        return feasible(runs) & (numbers.grid.columns[None, :, None] < runs.rank)
-
     return Statement(
         source="App. F, Figure 10 (what rank m allows)",
         says="With fewer columns than rank W*mm, K Q^T cannot align with W*mm.",
-        inside=inside,
+        inside=lambda n: _with_columns(n, way, False),
         residual=lambda n: of_usable(runs_of(n, way), runs_of(n, way).floor - runs_of(n, way).misalignment),
         bound=ROUNDING,
     )
 
 
-def _compared(numbers: Table, way: str, varied: int) -> tuple[np.ndarray, np.ndarray]:
+def _compared(numbers: Table, way: str, which: int) -> tuple[np.ndarray, np.ndarray]:
     """By how much the mean misalignment at the largest n (0) or T (1) is above that at the smallest one, the other of
     both as in the first shape, for each m below all n compared; and the standard errors. NaN without two means."""
     grid, runs = numbers.grid, runs_of(numbers, way)
-    shapes = grid.shapes
-    rows = [i for i, shape in enumerate(shapes) if shape[1 - varied] == shapes[0][1 - varied]]
-    rows.sort(key=lambda i: shapes[i][varied])
-    least = min(shapes[row][0] for row in rows)
-    columns = np.flatnonzero(grid.columns < least)
+    rows = varied(grid.shapes, which)
+    columns = np.flatnonzero(grid.columns < grid.shapes[rows, 0].min())
     pairs = [[_mean(runs, row, column) for row in (rows[0], rows[-1])] for column in columns]
     small, large = np.moveaxis(np.asarray(pairs).reshape(-1, 2, 2), 1, 0)
     change = large[:, 0] - small[:, 0]
@@ -252,7 +232,7 @@ def _more_n(way: str) -> Statement[Table]:
 def _any_T(way: str) -> Statement[Table]:
     def beyond(numbers: Table) -> np.ndarray:
         """By how much more the mean changes with T than with n, where it is not the draw of the instances."""
-        (by_T, error), (by_n, other) = (_compared(numbers, way, varied) for varied in (1, 0))
+        (by_T, error), (by_n, other) = (_compared(numbers, way, which) for which in (1, 0))
         more = np.abs(by_T) - np.abs(by_n)
         return np.where(np.abs(more) > 2 * np.hypot(error, other), more, np.nan)
 
@@ -290,34 +270,26 @@ def draw_columns(numbers: Table) -> Any:
     A matrix of rank m correlates with $W^{mm}_\star$ at most by
     $(\sum_{i\le m}\sigma_i^2/\sum_i\sigma_i^2)^{1/2}$, which is drawn as a floor.
     """
-    shapes, columns = numbers.grid.shapes, numbers.grid.columns
-    fixed_n, fixed_T = shapes[0]
-    panels = [
-        ([i for i, (n, _) in enumerate(shapes) if n == fixed_n], "T", 1, rf"(a) $n={fixed_n}$"),
-        ([i for i, (_, T) in enumerate(shapes) if T == fixed_T], "n", 0, rf"(b) $T={fixed_T}$"),
-    ]
-    panels = [panel for panel in panels if len(panel[0]) > 1] or panels[:1]
-    figure, axes = new_figure(len(panels), width=5.2 * len(panels), height=4.0, shared=True)
-    for axis, (rows, varied, index, title) in zip(axes, panels, strict=True):
-        for color, row in zip(CURVES, rows, strict=False):
-            value = shapes[row][index]
+    columns, flow = numbers.grid.columns, runs_of(numbers, "flow")
+    figure, panels = panels_by_shape(numbers.grid.shapes, "Tn")
+    for axis, title, curves in panels:
+        for row, color, shape in curves:
             for way, line in (("flow", "-o"), ("descent", "--s")):
                 runs = runs_of(numbers, way)
                 mean = row_means(runs.misalignment[row], usable(runs)[row])
-                axis.plot(columns, mean, line, color=color, markersize=4, label=rf"{way}, ${varied}={value}$")
-            flow = runs_of(numbers, "flow")
+                axis.plot(columns, mean, line, color=color, markersize=4, label=f"{way}, {shape}")
             floor = np.maximum(row_means(flow.floor[row], usable(flow)[row]), 1e-16)
             axis.plot(columns, floor, ":", color=color, linewidth=1)
         more = {"ylim": (1e-4, None), "xticks": columns}
         dress(axis, title + "; dotted: what rank m allows", "$m$", log="y", legend=8, **more)
-    axes[0].set_ylabel(r"$1-\mathrm{corr}(W^{mm}_{\star,\alpha},\,KQ^\top)$")
+    panels[0][0].set_ylabel(r"$1-\mathrm{corr}(W^{mm}_{\star,\alpha},\,KQ^\top)$")
     return figure
 
 
 register(
     FIGURE10,
     title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
-    statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n, _any_T)],
-    notes=lambda n: [_notes_of(runs_of(n, way), name) for way, name in NAMES.items()],
+    statements=[statement(way) for way in WAYS for statement in (_enough, _floor, _more_n, _any_T)],
+    notes=lambda n: [_notes_of(runs_of(n, way), name) for way, name in WAYS.items()],
     draw=draw_columns,
 )

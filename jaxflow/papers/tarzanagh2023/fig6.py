@@ -5,19 +5,9 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.experiment import Statement, Table, register
-from jaxflow.papers.tarzanagh2023.percent import (
-    SYMBOLS,
-    Curves,
-    Size,
-    approaching,
-    dataset_of,
-    interval,
-    locally_optimal,
-    names,
-    notes_of,
-    rising,
-    tally,
-)
+from jaxflow.papers.tarzanagh2023 import percent
+from jaxflow.papers.tarzanagh2023.percent import SYMBOLS, Size, dataset_of, interval, notes_of, tally
+from jaxflow.papers.tarzanagh2023.shapes import varied
 from jaxflow.plots import draw_percentage_curves
 
 SETTINGS = ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20))
@@ -31,17 +21,9 @@ SIZES = {
 FIGURE6 = dataset_of("fig6", SIZES)
 
 
-def settings_of(numbers: Table) -> list[tuple[int, int]]:
-    """The pairs (n, T)."""
-    return [(int(n), int(T)) for n, T in zip(numbers.grid.n, numbers.grid.T, strict=True)]
-
-
-def _varied(numbers: Table, which: int) -> list[int]:
-    """The settings in which n (0) or T (1) varies and the other is at its smallest, in rising order."""
-    settings = settings_of(numbers)
-    fixed = min(setting[1 - which] for setting in settings)
-    found = [s for s, setting in enumerate(settings) if setting[1 - which] == fixed]
-    return sorted(found, key=lambda s: settings[s][which])
+def settings_of(numbers: Table) -> np.ndarray:
+    """The pairs (n, T) `(s, 2)`."""
+    return np.stack([numbers.grid.n, numbers.grid.T], axis=1)
 
 
 def harder(count: np.ndarray, total: np.ndarray) -> float:
@@ -55,10 +37,10 @@ def harder(count: np.ndarray, total: np.ndarray) -> float:
     return 1.0 if above else 0.0 if np.any(high[-1] < low[0]) else np.nan
 
 
-def _groups(numbers: Table) -> list[Curves]:
+def _groups(numbers: Table) -> list[percent.Curves]:
     """Of each parametrisation the curves of growing n, and those of growing T."""
     count, total = tally(numbers)
-    rows = [_varied(numbers, which) for which in (0, 1)]
+    rows = [varied(settings_of(numbers), which) for which in (0, 1)]
     return [(count[at, p], total[at, p]) for p in range(count.shape[1]) for at in rows]
 
 
@@ -71,16 +53,16 @@ def _enough(numbers: Table) -> tuple[int, int]:
 
 def _statements(numbers: Table) -> list[Statement[Table]]:
     said = []
-    for p, name in enumerate(names(numbers)):
+    for p, name in enumerate(percent.names(numbers)):
 
-        def of(numbers: Table, p: int = p) -> Curves:
+        def of(numbers: Table, p: int = p) -> percent.Curves:
             count, total = tally(numbers)
             return count[:, p], total[:, p]
 
         attend = "For both attention models, as d increases (due to over-parameterization), attention weights tend to "
-        said.append(rising(f"Figure 6, caption ({name})", f"{attend}select optimal tokens.", of))
+        said.append(percent.rising(f"Figure 6, caption ({name})", f"{attend}select optimal tokens.", of))
         percentages = "The percentages of achieving global convergence reach 100 with larger d."
-        said.append(approaching(f"Section 4.2, Figure 6 ({name})", percentages, of))
+        said.append(percent.approaching(f"Section 4.2, Figure 6 ({name})", percentages, of))
     return [
         *said,
         # Said of Assumption B.1, whose margins are not among these numbers: the check `assumptions` has them.
@@ -98,7 +80,7 @@ def _statements(numbers: Table) -> list[Statement[Table]]:
             inside=lambda n: np.array([np.any(total[0] > 0) for _, total in _groups(n)]),
             residual=lambda n: np.array([harder(*curves) if len(curves[0]) else np.nan for curves in _groups(n)]),
         ),
-        locally_optimal("Figure 6"),
+        percent.locally_optimal("Figure 6"),
     ]
 
 
@@ -109,7 +91,7 @@ def panels(numbers: Table) -> dict[str, Any]:
     curves = [
         (which, p, s, place)
         for which in (0, 1)
-        for place, s in enumerate(_varied(numbers, which))
+        for place, s in enumerate(varied(settings, which))
         for p in range(len(kinds))
     ]
     empty = np.full((2, len(curves), len(numbers.grid.d)), np.nan)
@@ -118,12 +100,11 @@ def panels(numbers: Table) -> dict[str, Any]:
         for name, values in (("percentage", share), ("low", low), ("high", high)):
             table[name][which, at] = values[s, p]
     names = [f"${'nT'[which]}={settings[s][which]}$, {SYMBOLS[str(kinds[p])]}" for which, p, s, _ in curves]
-    smallest_n, smallest_T = int(numbers.grid.n.min()), int(numbers.grid.T.min())
     return {
         **table,
         "x": numbers.grid.d,
         "x_label": "$d$",
-        "panels": [f"(a) $T={smallest_T}$", f"(b) $n={smallest_n}$"],
+        "panels": [f"(a) $T={settings[0, 1]}$", f"(b) $n={settings[0, 0]}$"],
         "curves": names,
         "y_label": "global convergence, % of all instances",
         "dashed": [str(kinds[p]) == "KQ" for _, p, _, _ in curves],

@@ -6,19 +6,8 @@ import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, largest, register
-from jaxflow.papers.tarzanagh2023.bias_runs import (
-    FIGURE7,
-    NAMES,
-    OWN,
-    PROGRAMS,
-    among,
-    both,
-    last,
-    other,
-    rates,
-    runs_of,
-)
+from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, register
+from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, OWN, PROGRAMS, among, both, rates, runs_of
 from jaxflow.papers.tarzanagh2023.protocol import ALIGNED
 from jaxflow.plots.style import COLORS, ROUNDING, SYMBOLS, new_figure
 
@@ -43,19 +32,17 @@ SELECTED = Statement[Table](
 
 
 def _converges(kind: str, where: str, name: str) -> Statement[Table]:
-    def local(numbers: Table) -> tuple[Table, Mask]:
+    def residual(numbers: Table) -> np.ndarray:
         runs = runs_of(numbers, kind)
-        return runs, among(runs, LOCAL)
+        return np.where(among(runs, LOCAL), runs.last, np.nan)
+
+    def going(numbers: Table) -> Mask:
+        """Those that are still on their way."""
+        return residual(numbers) > REACHED
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
-        """Of those that are still on their way."""
-        runs, at = local(numbers)
-        going = at & (last(runs) > REACHED)
-        return common_rate(rates(runs)[going], None, law="objective above the optimum against log t")
-
-    def residual(numbers: Table) -> np.ndarray:
-        runs, at = local(numbers)
-        return np.where(at, last(runs), np.nan)
+        exponents = rates(runs_of(numbers, kind))[going(numbers)]
+        return common_rate(exponents, None, law="objective above the optimum against log t")
 
     return Statement(
         source=f"{SOURCE} {where}",
@@ -65,7 +52,7 @@ def _converges(kind: str, where: str, name: str) -> Statement[Table]:
         bound=(ALIGNED, "1 − corr"),
         # What is far from a correlation of 1 is late, unless it points away.
         late=1.0,
-        limit=lambda n: largest(residual(n)[local(n)[1]]) > REACHED,
+        limit=lambda n: bool(going(n).any()),
         rate=rate,
     )
 
@@ -74,7 +61,7 @@ BIASED = Statement[Table](
     source=SOURCE,
     says="These demonstrate the Frobenius norm bias of W(k) and the nuclear norm bias of K(k)Q(k)^T.",
     inside=lambda n: np.stack([among(runs, DIRECTIONS + OPEN) for runs in both(n)]),
-    residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, ~(last(runs) < other(runs))) for runs in both(n)]),
+    residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, ~(runs.last < runs.other)) for runs in both(n)]),
 )
 
 # Where the published ridge on the gradient norms of K and Q, 2.22e-16, overtakes the gradients: e^-36.

@@ -79,16 +79,12 @@ ORDERED = Statement[Table](
 )
 
 
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's coefficient of two samples; NaN of fewer than three."""
-    return float(spearmanr(a, b)[0]) if a.size > 2 else float("nan")  # pyright: ignore[reportArgumentType]
-
-
 def _ranked(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
     """For each d the rank correlation of the largest masked softmax with 1 − corr, and its standard error."""
     found = numbers.instances
     rows = zip(found.log_masked, found.svmeq[..., -1], kept(found), strict=True)
-    ranks = [rank_correlation(masked[kept], distance[kept]) for masked, distance, kept in rows]
+    # Of fewer than three there is none.
+    ranks: Any = [spearmanr(x[kept], y[kept])[0] if kept.sum() > 2 else np.nan for x, y, kept in rows]
     # That of Spearman's coefficient between independent samples.
     return np.array(ranks), 1 / np.sqrt(np.maximum(kept(found).sum(axis=1) - 1, 1))
 

@@ -35,11 +35,6 @@ T, D = 10, 10
 STEPS, RATE = 2000, 0.1
 
 
-def lambdas(numbers: Table) -> np.ndarray:
-    """The λ of the cells."""
-    return numbers.targets.lam[:, 0]
-
-
 def beyond(numbers: Table) -> Mask:
     """The instances whose λ is above the threshold."""
     return numbers.targets.lam > LARGE
@@ -91,20 +86,6 @@ def width(numbers: Table) -> int:
     return numbers.targets.scores.shape[-1]
 
 
-GROWS = Statement[Table](
-    source="Figure 9(a)",
-    says="The number of selected tokens grows alongside λ.",
-    # Whether a larger λ of the grid has fewer.
-    residual=lambda n: np.any(np.diff(n.targets.size, axis=0) < 0, axis=0),
-)
-
-ONE_AT_ZERO = Statement[Table](
-    source="Figure 9(a)",
-    says="When λ = 0, the head is linear, resulting in the selection of only one token per input.",
-    inside=lambda n: n.targets.lam == 0,
-    residual=lambda n: np.where(n.flow.good, concave.selected(n.flow) != 1, np.nan),
-)
-
 ALL_TOKENS = (
     "As λ exceeds a certain threshold (e.g., λ > 2.0 based on our criteria), the optimization consistently selects all "
     "tokens."
@@ -115,22 +96,6 @@ def _equal_weights(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     """All tokens have weight where 2λ exceeds the sum of γ_t − min γ: no projection is needed."""
     scores = numbers.targets.scores[at]
     return float(2.0 * numbers.targets.lam[at] < np.sum(scores - scores.min(axis=-1, keepdims=True), axis=-1).max())
-
-
-SURVIVORS_TAKE_ALL = Statement[Table](
-    source="Figure 9(a), survivors",
-    says=ALL_TOKENS,
-    inside=lambda n: beyond(n) & concave.kept(n.descent),
-    residual=lambda n: concave.selected(n.descent) < width(n),
-)
-
-TARGETS_TAKE_ALL = Statement[Table](
-    source="Figure 9(a), all instances",
-    says=ALL_TOKENS,
-    inside=lambda n: beyond(n),
-    residual=lambda n: n.targets.size < width(n),
-    again=Again("2λ against the sum of γ_t − min γ in NumPy", _equal_weights, 0.0),
-)
 
 
 def descent_predicted(tokens: np.ndarray, query: np.ndarray, v: np.ndarray, lam: float, W: np.ndarray) -> float:
@@ -182,16 +147,6 @@ def _slopes(numbers: Table) -> tuple[float, float]:
     return slope, flow_slope
 
 
-LESS_PREDICTED = Statement[Table](
-    source="Figure 9(b, c)",
-    says="Selecting more tokens (aligned with larger λ values) leads to reduced predictivity.",
-    # Of two runs and more there is one correlation.
-    inside=lambda n: np.array([np.sum(concave.kept(n.descent) & n.descent.solved) > 1]),
-    residual=lambda n: np.array([not _slopes(n)[0] > 0]),
-    found=lambda n, known: "correlation {:.2f} over survivors of descent, {:.2f} over flows".format(*_slopes(n)),
-)
-
-
 def _falls(numbers: Table) -> np.ndarray:
     # Near-ties settle late: a token whose multiplier in (9) is δ starts to decay at t = 1/δ.
     early, late = motion(numbers)[..., 0], motion(numbers)[..., 1]
@@ -206,15 +161,6 @@ def _exponents(numbers: Table) -> np.ndarray:
     return rate[(late > 10 * ALONG) & (early > 10 * ALONG)]
 
 
-DIRECTION = Statement[Table](
-    source="(6), Figure 9",
-    says="W(k) is decomposed into W^fin + ‖W(k)‖ W^mm, with W^mm the solution of (Gen-SVM).",
-    # Where no token is left to be separated from there is no direction.
-    inside=lambda n: ~np.isnan(motion(n)).any(axis=-1) | ~n.flow.good,
-    residual=_falls,
-    rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
-)
-
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
@@ -223,7 +169,7 @@ def draw_token_counts(numbers: Table) -> Any:
     (b) 1 − corr of W with $W^{mm}$ of (Gen-SVM) (dotted) and with $W^{SVMeq}$ (solid) against λ, (c) against their
     number."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
-    axis, x, size, most = axes[0], lambdas(numbers), numbers.targets.size, width(numbers)
+    axis, x, size, most = axes[0], numbers.targets.lam[:, 0], numbers.targets.size, width(numbers)
     shade(axis, x, size.min(axis=1), size.max(axis=1), COLORS["faint"], 0.2)
     axis.plot(x, size.mean(axis=1), "-", color="black", label=r"$|\mathrm{supp}\,s^\star|$, all instances")
     both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow, "o--", FLOW))
@@ -270,15 +216,52 @@ register(
     FIGURE9,
     title="Several selected tokens under a concave head, against λ",
     statements=[
-        GROWS,
-        ONE_AT_ZERO,
-        SURVIVORS_TAKE_ALL,
-        TARGETS_TAKE_ALL,
+        Statement(
+            source="Figure 9(a)",
+            says="The number of selected tokens grows alongside λ.",
+            # Whether a larger λ of the grid has fewer.
+            residual=lambda n: np.any(np.diff(n.targets.size, axis=0) < 0, axis=0),
+        ),
+        Statement(
+            source="Figure 9(a)",
+            says="When λ = 0, the head is linear, resulting in the selection of only one token per input.",
+            inside=lambda n: n.targets.lam == 0,
+            residual=lambda n: np.where(n.flow.good, concave.selected(n.flow) != 1, np.nan),
+        ),
+        Statement(
+            source="Figure 9(a), survivors",
+            says=ALL_TOKENS,
+            inside=lambda n: beyond(n) & concave.kept(n.descent),
+            residual=lambda n: concave.selected(n.descent) < width(n),
+        ),
+        Statement(
+            source="Figure 9(a), all instances",
+            says=ALL_TOKENS,
+            inside=lambda n: beyond(n),
+            residual=lambda n: n.targets.size < width(n),
+            again=Again("2λ against the sum of γ_t − min γ in NumPy", _equal_weights, 0.0),
+        ),
         _predicted("survivors"),
         _predicted("instances"),
-        LESS_PREDICTED,
+        Statement(
+            source="Figure 9(b, c)",
+            says="Selecting more tokens (aligned with larger λ values) leads to reduced predictivity.",
+            # Of two runs and more there is one correlation.
+            inside=lambda n: np.array([np.sum(concave.kept(n.descent) & n.descent.solved) > 1]),
+            residual=lambda n: np.array([not _slopes(n)[0] > 0]),
+            found=lambda n, known: "correlation {:.2f} over survivors of descent, {:.2f} over flows".format(
+                *_slopes(n)
+            ),
+        ),
         concave.reaches("(9), Figure 9"),
-        DIRECTION,
+        Statement(
+            source="(6), Figure 9",
+            says="W(k) is decomposed into W^fin + ‖W(k)‖ W^mm, with W^mm the solution of (Gen-SVM).",
+            # Where no token is left to be separated from there is no direction.
+            inside=lambda n: ~np.isnan(motion(n)).any(axis=-1) | ~n.flow.good,
+            residual=_falls,
+            rate=lambda n, known: common_rate(_exponents(n), 1.0, law="1 − corr against t, in units of 2k/T"),
+        ),
     ],
     notes=concave.notes_of,
     draw=draw_token_counts,

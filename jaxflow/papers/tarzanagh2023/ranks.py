@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
-from jaxflow.models import token_scores
+from jaxflow.data import TokenData, random_tokens
+from jaxflow.margin import numerical_rank
 from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Table, checksum_key, constants, mapped, register
-from jaxflow.plots import CURVES, new_figure
+from jaxflow.papers.tarzanagh2023.programs import feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 
 PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
 
@@ -49,16 +50,6 @@ CHECKED = {
 Cell = tuple[str, int, int, int, int]
 
 
-def solved(one: Table) -> Mask:
-    """The programs of one norm that are."""
-    return one.result == ProgramResult.optimal.value
-
-
-def feasible(one: Table) -> Mask:
-    """Solved, or neither solved nor proven to have no solution."""
-    return one.result != ProgramResult.infeasible.value
-
-
 def bounds(grid: Table, of: Callable[[Any, Any], Any]) -> np.ndarray:
     """A function of n and d, of each cell `(c, 1)`."""
     n, d = np.meshgrid(grid.shapes[:, 0], grid.dimensions, indexing="ij")
@@ -78,36 +69,31 @@ def solve_all(keys: Array, cell: Cell) -> Table:
     """
     # Zeros up to one width let one compiled solver serve every d.
     norm, *sizes = cell
-    return _solve_all(norm, *_draw_all(*sizes, keys))
+    given = _draw_all(*sizes, keys)
+    return _solve_all(norm, given.data, given.head)
 
 
 @mapped(static=4)
-def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> tuple[Any, Any, Any, Any]:
-    def pad(x: Any) -> Any:
-        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, widest - d)])
-
-    data, head = random_tokens(key, n, T, d)
-    return pad(data.tokens), pad(data.queries), data.labels, pad(head)
+def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> Instance:
+    return padded(instance(*random_tokens(key, n, T, d)), (n, T, widest))
 
 
 @mapped(static=1)
-def _solve_all(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> Table:
-    data = TokenData(tokens, queries, labels)
-    scores = token_scores(data, head)
-    solution = solve(attention_svm(data, optimal_tokens(scores, data.visible), norm))
-    solved = solution.result == ProgramResult.optimal
-    weights = jnp.where(solved, solution.primal, 0.0)
+def _solve_all(norm: str, data: TokenData, head: Any) -> Table:
+    _, solution = optimal_program(data, head, norm)
+    known = solved(solution.result.value)
+    weights = jnp.where(known, solution.primal, 0.0)
     rank = numerical_rank(weights)
     # The published count; solutions have norms of one and more, so that it asks less of zeros than the relative one.
     published = jnp.sum(linalg.singular_values(weights) > RANK_ABOVE)
     # Orthonormal columns spanning the queries.
-    basis, _ = linalg.qr(queries.T)
+    basis, _ = linalg.qr(data.queries.T)
     outside = weights - (weights @ basis) @ basis.T
     total = jnp.linalg.norm(weights)
     return Table(
         result=solution.result.value,
-        rank=jnp.where(solved, published, -1),
-        relative_rank=jnp.where(solved, rank, -1),
+        rank=jnp.where(known, published, -1),
+        relative_rank=jnp.where(known, rank, -1),
         outside=jnp.linalg.norm(outside) / positive_or_one(total),
     )
 
@@ -124,15 +110,9 @@ def _dataset(name: str, sizes: dict[str, Size], draw_from: Callable[[int], Any])
 
     # The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each.
     parts: dict[str, Any] = {"grid": constants(sizes, "shapes", "dimensions")}
+    trials = {scale: size.trials for scale, size in sizes.items()}
     for norm in PROGRAMS:
-        parts[norm] = Part(
-            solve_all,
-            partial(cells, norm),
-            lambda scale: sizes[scale].trials,
-            block=200,
-            draw_from=key_of,
-            way="as a block",
-        )
+        parts[norm] = Part(solve_all, partial(cells, norm), trials, block=200, draw_from=key_of, way="as a block")
     return Dataset("tarzanagh2023", name, parts)
 
 
@@ -146,21 +126,25 @@ CHECK = _dataset(
 )
 
 
+def _posed(numbers: Table) -> Mask:
+    return both(numbers, lambda one: feasible(one.result))
+
+
 def _bounded(source: str, says: str, bound: Callable[[Any, Any], Any]) -> Statement[Table]:
     def above(numbers: Table) -> np.ndarray:
-        return both(numbers, lambda one: np.where(solved(one), one.rank - bounds(numbers.grid, bound), np.nan))
+        return both(numbers, lambda one: np.where(solved(one.result), one.rank - bounds(numbers.grid, bound), np.nan))
 
-    return Statement(source=source, says=says, inside=lambda n: both(n, feasible), residual=above)
+    return Statement(source=source, says=says, inside=_posed, residual=above)
 
 
 def _fewer(numbers: Table) -> np.ndarray:
     """By how much the rank of (Att-SVM*) is larger; NaN unless both are solved."""
     nuclear, frobenius = numbers.nuclear, numbers.frobenius
-    return np.where(solved(nuclear) & solved(frobenius), nuclear.rank - frobenius.rank, np.nan)
+    return np.where(solved(nuclear.result) & solved(frobenius.result), nuclear.rank - frobenius.rank, np.nan)
 
 
 def _leaves(one: Table) -> np.ndarray:
-    return np.where(solved(one), one.outside, np.nan)
+    return np.where(solved(one.result), one.outside, np.nan)
 
 
 STATEMENTS: list[Statement[Table]] = [
@@ -174,14 +158,14 @@ STATEMENTS: list[Statement[Table]] = [
     Statement(
         source="Lemma 1",
         says="The row space of W^mm or W^mm_* lies within span({z_i}).",
-        inside=lambda n: both(n, feasible),
+        inside=_posed,
         residual=lambda n: both(n, _leaves),
         bound=(INSIDE, "share of a solution outside of it"),
     ),
     Statement(
         source="§2.1",
         says="The nuclear norm objective inherently encourages a low-rank solution.",
-        inside=lambda n: feasible(n.frobenius) & feasible(n.nuclear),
+        inside=lambda n: feasible(n.frobenius.result) & feasible(n.nuclear.result),
         residual=_fewer,
     ),
 ]
@@ -197,7 +181,7 @@ def _lemma1(norm: str, program: str) -> Statement[Table]:
     return Statement(
         source="Lemma 1",
         says=f"solutions of {program} have rank ≤ n (so ≤ min(n, d)) and rows within span{{z_i}}",
-        inside=lambda n: feasible(getattr(n, norm)),
+        inside=lambda n: feasible(getattr(n, norm).result),
         residual=leaves,
         bound=(INSIDE, "share outside of the span"),
     )
@@ -219,27 +203,20 @@ def draw_ranks(numbers: Table) -> Any:
     ±v, and an optimal one has a twin) are counted, and have no rank.
     """
     shapes, dimensions = numbers.grid.shapes, numbers.grid.dimensions
-    fixed_n, fixed_T = shapes[0]
-    panels = [
-        ([i for i, (_, T) in enumerate(shapes) if T == fixed_T], "n", rf"(a) $T={fixed_T}$"),
-        ([i for i, (n, _) in enumerate(shapes) if n == fixed_n], "T", rf"(b) $n={fixed_n}$"),
-    ]
-    panels = [panel for panel in panels if len(panel[0]) > 1] or panels[:1]
-    figure, axes = new_figure(len(panels), width=5.2 * len(panels), height=4.0, shared=True)
+    figure, panels = panels_by_shape(shapes, "nT")
     lines = ((numbers.frobenius, "-o", r"W^{mm}"), (numbers.nuclear, "--s", r"W^{mm}_\star"))
-    for axis, (rows, varied, title) in zip(axes, panels, strict=True):
-        for color, row in zip(CURVES, rows, strict=False):
+    for axis, title, curves in panels:
+        for row, color, shape in curves:
             for one, line, symbol in lines:
                 rank = one.rank.reshape(len(shapes), len(dimensions), -1)[row]
                 rank = np.where(rank >= 0, rank, np.nan)
                 some = ~np.isnan(rank).all(axis=1)
                 x, rank = dimensions[some], rank[some]
-                label = rf"${symbol}$, ${varied}={shapes[row][0 if varied == 'n' else 1]}$"
+                label = f"${symbol}$, {shape}"
                 axis.plot(x, np.nanmean(rank, axis=1), line, color=color, markersize=4, label=label)
-                low, high = np.nanmin(rank, axis=1), np.nanmax(rank, axis=1)
-                shade(axis, x, low, high, color, 0.12)
+                shade(axis, x, np.nanmin(rank, axis=1), np.nanmax(rank, axis=1), color, 0.12)
         dress(axis, title + "; bands: smallest to largest", "$d$", legend=8, xticks=dimensions)
-    axes[0].set_ylabel("rank")
+    panels[0][0].set_ylabel("rank")
     return figure
 
 

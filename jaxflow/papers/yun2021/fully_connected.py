@@ -37,9 +37,8 @@ TRIALS = {"quick": 2, "paper": 5, "large": 50}
 def follow(key: Any, setting: tuple[int, str, int, int, tuple[float, ...]]) -> Table:
     r"""One data set, one initial direction, every scale: depth and scheme of the start, n data in d dimensions, scales.
 
-    One data set at a falling scales `alphas`: the relative distance `error` of β from the minimum-norm solution, the
-    relative `residual` of the outputs, whether the flow was followed; `last`: $\lambda\alpha^2$ of part 1. Of its own
-    shape: `alphas`, `error`, `residual`, `followed`, `last` `(a,)`.
+    At falling `alphas`: the relative distance `error` of β from the minimum-norm solution, the relative `residual` of
+    the outputs, whether the flow was `followed`; `last`: $\lambda\alpha^2$ of part 1. All `(a,)`.
     """
     depth, scheme, n, d, scales = setting
     X, y = normal_data(subkey(key, "data"), n, d)

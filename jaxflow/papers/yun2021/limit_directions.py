@@ -55,17 +55,17 @@ SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
 TRIALS = {"quick": 3, "paper": 100, "large": 1000}
 
 
-def network_of(kind: str, key: Any, data: LinearData) -> Any:
-    """A start of size one: the loss falls below one soon, and the last layer is zero, as Theorem 2 allows."""
+def network_of(kind: str, key: Any, data: LinearData, equal: bool = True) -> Any:
+    """A start of size one: the loss falls below one soon, and the last layer is zero, as Theorem 2 allows; `equal`: of
+    three diagonal layers the others are the same."""
     depth = int(kind[-1]) if "L" in kind else 2
     if kind.startswith("fully connected"):
         return DeepLinearNetwork.init(key, data, width=2, depth=depth, alpha=0.7)
     if kind.startswith("convolutional"):
         return LinearConvolutionalNetwork.init(key, data, depth=depth, alpha=0.5)
     if kind.startswith("diagonal"):
-        return DiagonalLinearNetwork.init(
-            key, data, depth=depth, alpha=0.7, scheme="equal" if depth > 2 else "zero_last"
-        )
+        scheme = "equal" if equal and depth > 2 else "zero_last"
+        return DiagonalLinearNetwork.init(key, data, depth=depth, alpha=0.7, scheme=scheme)
     d = data.inputs.shape[1]
     first = 0.7 * jax.random.normal(subkey(key, "v_1"), (d + 2,))
     return LinearTensorNetwork.from_decomposition(random_decomposition(key, d + 1, d), (first, jnp.zeros(d + 3)))
@@ -235,14 +235,14 @@ def max_margin_direction(row: int) -> Statement[Table]:
     says = f"fully connected networks, L = {2 + row}: β converges in direction to the l2 max-margin classifier"
     # Four layers leave a gap of 3e-4 at the end of SciPy's flows.
     check = Again("LSODA of SciPy", again, 1e-3)
-    return certified(row, "Corollary 1", f"{says}, by the flow's dual", late=LATE, again=check)
+    return certified(row, "Corollary 1", says, late=LATE, again=check)
 
 
 def certified(row: int, source: str, says: str, **more: Any) -> Statement[Table]:
     """The flow's own duality gap."""
     return Statement(
         source=source,
-        says=says,
+        says=f"{says}, by the flow's dual",
         inside=_starts(row),
         residual=lambda n: _followed(n.limits, n.limits.flow_gap)[row],
         bound=(FLOOR, "the flow's own duality gap"),
@@ -316,23 +316,19 @@ register(
         SINGULAR,
         *(max_margin_direction(row) for row in range(DIAGONAL)),
         decays(CONNECTED),
-        certified(DIAGONAL, "Corollary 2", "diagonal networks, L = 2: l1 max-margin, by the flow's dual"),
-        decays(DIAGONAL),
-        top_vectors(DIAGONAL),
-        certified(
-            CONVOLUTIONAL,
-            "Corollary 3",
-            "full-length convolutional networks, L = 2: DFT-domain l1 max-margin, by the flow's dual",
+        *(
+            statement
+            for row, source, says in (
+                (DIAGONAL, "Corollary 2", "diagonal networks, L = 2: l1 max-margin"),
+                (CONVOLUTIONAL, "Corollary 3", "full-length convolutional networks, L = 2: DFT-domain l1 max-margin"),
+                (
+                    TRANSFORMED,
+                    "Theorem 2",
+                    "a random S with more rows than columns, L = 2: l1 max-margin of the rows S x_i",
+                ),
+            )
+            for statement in (certified(row, source, says), decays(row), top_vectors(row))
         ),
-        decays(CONVOLUTIONAL),
-        top_vectors(CONVOLUTIONAL),
-        certified(
-            TRANSFORMED,
-            "Theorem 2",
-            "a random S with more rows than columns, L = 2: l1 max-margin of the rows S x_i, by the flow's dual",
-        ),
-        decays(TRANSFORMED),
-        top_vectors(TRANSFORMED),
         stationary(
             DIAGONAL_3,
             "Corollary 2",

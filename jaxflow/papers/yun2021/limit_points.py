@@ -161,12 +161,10 @@ def minimises(
     )
 
 
-def theorem_4(first: np.ndarray, parts: tuple[np.ndarray, ...], X: np.ndarray, y: np.ndarray) -> float:
-    """Relative distance of the end of the layers' flow by LSODA from the minimum of Q, whose KKT conditions MINPACK
-    solves; `first`: αη̄, `parts`: S and U_l. NaN where one of them fails."""
+def end_of_layers(layers: list[np.ndarray], parts: tuple[np.ndarray, ...], X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """β where the flow of the layers ends, by LSODA; `parts`: S and U_l. NaN where it fails."""
     S, *factors = parts
-    depth, places = len(factors), np.cumsum([len(U) for U in factors])[:-1]
-    rows, size = X @ S.T, np.abs(first)
+    depth, places, rows = len(factors), np.cumsum([len(U) for U in factors])[:-1], X @ S.T
 
     def coefficients(flat: np.ndarray) -> np.ndarray:
         return np.asarray([U.T @ v for U, v in zip(factors, np.split(flat, places), strict=True)])
@@ -177,11 +175,9 @@ def theorem_4(first: np.ndarray, parts: tuple[np.ndarray, ...], X: np.ndarray, y
         others = [np.prod(np.delete(eta, layer, axis=0), axis=0) for layer in range(depth)]
         return np.concatenate([U @ (pull * rest) for U, rest in zip(factors, others, strict=True)])
 
-    start = np.concatenate([*(U @ first for U in factors[:-1]), np.zeros(len(factors[-1]))])
+    start = np.concatenate(layers)
     path = solve_ivp(velocity, (0.0, UNTIL), start, method="LSODA", rtol=RTOL, atol=1e-2 * RTOL)
-    aim = S.T @ least_q(rows, y, size, depth)
-    end = S.T @ np.prod(coefficients(path.y[:, -1]), axis=0)
-    return float(np.linalg.norm(end - aim) / np.linalg.norm(aim)) if path.success else np.nan
+    return S.T @ np.prod(coefficients(path.y[:, -1]), axis=0) if path.success else np.full(X.shape[1], np.nan)
 
 
 def least_q(rows: np.ndarray, y: np.ndarray, size: np.ndarray, depth: int) -> np.ndarray:
@@ -200,35 +196,26 @@ def least_q(rows: np.ndarray, y: np.ndarray, size: np.ndarray, depth: int) -> np
     return rho(found.x[: len(size)]) if found.success else np.full_like(size, np.nan)
 
 
-def corollary_6(layers: list[np.ndarray], X: np.ndarray, y: np.ndarray) -> float:
-    """Relative distance of the end of a convolutional network's flow by LSODA from the solution of the program as
-    printed, of even data and layers; the last layer is zero."""
-    shape, depth = np.shape(layers), len(layers)
-
-    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
-        waves = np.fft.fft(flat.reshape(shape))
-        pull = np.fft.fft(X.T @ (y - X @ np.fft.ifft(np.prod(waves, axis=0)).real))
-        others = [np.prod(np.delete(waves, layer, axis=0), axis=0) for layer in range(depth)]
-        return np.fft.ifft(pull * np.conj(others)).real.ravel()
-
-    path = solve_ivp(velocity, (0.0, UNTIL), np.ravel(layers), method="LSODA", rtol=RTOL, atol=1e-2 * RTOL)
-    end = np.fft.ifft(np.prod(np.fft.fft(path.y[:, -1].reshape(shape)), axis=0)).real
-    # F of even vectors is real, and its own inverse.
-    transform = np.fft.fft(np.eye(shape[1]), norm="ortho").real
-    aim = transform @ least_q(X @ transform, y, np.abs(transform @ layers[0]), depth)
-    return float(np.linalg.norm(aim - end) / np.linalg.norm(end)) if path.success else np.nan
-
-
 def _corollary_6_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     data, start = draw_even(draw.instance("even", at[1], at[0])[0])
-    return corollary_6([np.asarray(one) for one in start.layers], np.asarray(data.inputs), np.asarray(data.targets))
+    X, y, layers = np.asarray(data.inputs), np.asarray(data.targets), [np.asarray(one) for one in start.layers]
+    # F of even vectors is real, and its own inverse.
+    F = np.fft.fft(np.eye(X.shape[1]), norm="ortho").real
+    factor = len(F) ** (0.5 * (len(layers) - 1))
+    end = end_of_layers(layers, (factor * F, *[F] * len(layers)), X, y)
+    aim = F @ least_q(X @ F, y, np.abs(F @ layers[0]), len(layers))
+    return float(np.linalg.norm(aim - end) / np.linalg.norm(end))
 
 
 def _theorem_4_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, setting = draw.instance("transformed", at[1], at[0])
     X, y, parts, eta = draw_transformed(key, *setting)
-    matrices = tuple(np.asarray(one) for one in (parts.transform, *parts.factors))
-    return theorem_4(START * np.asarray(eta), matrices, np.asarray(X), np.asarray(y))
+    S, *factors = (np.asarray(one) for one in (parts.transform, *parts.factors))
+    X, y, first = np.asarray(X), np.asarray(y), START * np.asarray(eta)
+    layers = [*(U @ first for U in factors[:-1]), np.zeros(len(factors[-1]))]
+    end = end_of_layers(layers, (S, *factors), X, y)
+    aim = S.T @ least_q(X @ S.T, y, np.abs(first), len(factors))
+    return float(np.linalg.norm(end - aim) / np.linalg.norm(aim))
 
 
 AS_PRINTED = Statement[Table](

@@ -172,6 +172,24 @@ BOUNDS = Dataset(
 )
 
 
+def over_printed(matrices: np.ndarray, start: np.ndarray, rate: float, times: np.ndarray) -> float:
+    r"""The largest loss over `printed_bound`, less one, of two layers u, v with the loss $\sum_i e^{-u^\top M_iv}$, by
+    DOP853 of SciPy."""
+
+    def losses(layers: np.ndarray) -> np.ndarray:
+        return np.exp(-np.einsum("jt,ijk,kt->it", layers[0], matrices, layers[1]))
+
+    def velocity(t: float, flat: np.ndarray) -> np.ndarray:
+        u, v = layers = flat.reshape(2, D)
+        pull = np.einsum("i,ijk->jk", losses(layers[..., None])[:, 0], matrices)
+        return np.concatenate([pull @ v, pull.T @ u])
+
+    how: Any = {"method": "DOP853", "t_eval": times, "rtol": RTOL, "atol": 1e-2 * RTOL}
+    path = solve_ivp(velocity, (0.0, times[-1]), start.ravel(), **how).y.reshape(2, D, -1)
+    values, initial = losses(path).sum(axis=0), losses(start[..., None]).sum()
+    return float(np.max(values * (1.0 + rate * times) / initial)) - 1.0
+
+
 def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("separable", at[1])
     X, y = (np.asarray(x) for x in separable(subkey(key, "data"), N, D))
@@ -179,34 +197,15 @@ def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     aim = least_norm(rows)
     if aim is None:
         return np.nan
-    first = _first(key)
-
-    def velocity(t: float, layers: np.ndarray) -> np.ndarray:
-        u, v = layers.reshape(2, D)
-        pull = np.exp(-rows @ (u * v)) @ rows
-        return np.concatenate([pull * v, pull * u])
-
-    start = np.concatenate([first, 2.0 * aim / first])
-    path = solve_ivp(velocity, (0.0, TIMES[-1]), start, method="DOP853", t_eval=TIMES, rtol=RTOL, atol=1e-2 * RTOL)
-    losses = np.sum(np.exp(-rows @ (path.y[:D] * path.y[D:])), axis=0)
-    initial = np.sum(np.exp(-rows @ (2.0 * aim)))
+    first = np.asarray(_first(key))
     rate = numbers.separable.gap[at] / np.sum(aim**2)
-    return float(np.max(losses * (1.0 + rate * TIMES) / initial)) - 1.0
+    return over_printed(rows[:, None] * np.eye(D), np.stack([first, 2.0 * aim / first]), rate, TIMES)
 
 
 def _datum_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     found = numbers.datum.at(at)
-    M, start, rate = found.matrix, found.layers, found.gap * np.sum(found.matrix**2)
-
-    def velocity(t: float, layers: np.ndarray) -> np.ndarray:
-        u, v = layers.reshape(2, D)
-        return np.exp(-u @ M @ v) * np.concatenate([M @ v, M.T @ u])
-
-    times = NEAR / rate
-    how: Any = {"method": "DOP853", "t_eval": times, "rtol": RTOL, "atol": 1e-2 * RTOL}
-    u, v = solve_ivp(velocity, (0.0, times[-1]), start.ravel(), **how).y.reshape(2, D, -1)
-    losses = np.exp(-np.einsum("jt,jk,kt->t", u, M, v))
-    return float(np.max(losses * (1.0 + rate * times) / np.exp(-start[0] @ M @ start[1]))) - 1.0
+    rate = found.gap * np.sum(found.matrix**2)
+    return over_printed(found.matrix[None], found.layers, rate, NEAR / rate)
 
 
 def bounded(

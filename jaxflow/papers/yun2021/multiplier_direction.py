@@ -11,10 +11,10 @@ from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import LogArcLength, integrate
 from jaxflow.flow.solvers import state_norm
-from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.flows import classification, separable
+from jaxflow.papers.yun2021.limit_directions import network_of
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
@@ -38,13 +38,7 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     """
     network, n, d = setting
     X, y = separable(subkey(key, "data"), n, d)
-    data, start_key = LinearData(X, y), subkey(key, "start")
-    if network == "fully connected":
-        model: Any = DeepLinearNetwork.init(start_key, data, width=2, alpha=0.7)
-    elif network == "convolutional":
-        model = LinearConvolutionalNetwork.init(start_key, data, alpha=0.5)
-    else:
-        model = DiagonalLinearNetwork.init(start_key, data, depth=3 if "3" in network else 2, alpha=0.7)
+    model = network_of(network, subkey(key, "start"), LinearData(X, y), equal=False)
     end = float(np.log(LARGEST)) / model.degree
     path = integrate(
         classification(X, y),

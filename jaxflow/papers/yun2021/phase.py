@@ -10,7 +10,7 @@ from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Dataset, Rate, Statement, Sweep, Table, common_rate, power_laws, register
-from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
+from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
 from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
 from jaxflow.plots import new_figure
@@ -53,10 +53,8 @@ def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -
     path = integrate(risk, start, clock="arc_length", controller=DIRECTIONS, until=FAR, save_at=readings, throw=False)
 
     def look(model: Any) -> tuple[Any, Any]:
-        beta = model.linear_coefficients()
-        outputs = risk.source.outputs(model)
-        log_loss = jax.nn.logsumexp(-y * outputs)
-        return log_loss, jnp.linalg.norm(beta / jnp.linalg.norm(beta) - aim / jnp.linalg.norm(aim))
+        log_loss = jax.nn.logsumexp(-y * risk.source.outputs(model))
+        return log_loss, direction_distance(model.linear_coefficients(), aim)
 
     return jax.vmap(look)(path.points.model)
 

@@ -41,7 +41,9 @@ def cifar(folder: Path | str, classes: int = 10) -> ImageSet:
     require(classes in (10, 100), "classes", f"expected 10 or 100, got {classes}")
     name = "cifar-10-batches-py" if classes == 10 else "cifar-100-python"
     files = [f"data_batch_{i}" for i in range(1, 6)] if classes == 10 else ["train"]
-    base = _folder(folder, name)
+    base = Path(folder)
+    require(base.is_dir(), "folder", f"{base} is missing; download the data set there first")
+    base = base / name if (base / name).is_dir() else base
     images, labels = [], []
     for file in files:
         path = base / file
@@ -85,12 +87,6 @@ def _square(image: np.ndarray, side: int) -> np.ndarray:
     top, left = ((size - short) // 2 for size in image.shape[:2])
     pick = (np.arange(side) + 0.5) * short / side
     return image[top + pick.astype(int)[:, None], left + pick.astype(int)[None, :]]
-
-
-def _folder(folder: Path | str, name: str) -> Path:
-    base = Path(folder)
-    require(base.is_dir(), "folder", f"{base} is missing; download the data set there first")
-    return base / name if (base / name).is_dir() else base
 
 
 # SHA-256 of the topics, sorted and joined, by version of Python: another version has another text.

@@ -41,8 +41,8 @@ class Attention(eqx.Module):
         full = (shape.heads, shape.width, shape.head)
         inputs = (shape.width, shape.width, shape.width, shape.heads * shape.head)
         keys = jax.random.split(rng, 4)
-        key, query, value, output = (_uniform(k, full, n) for k, n in zip(keys, inputs, strict=True))
-        return cls(key, query, value, output)
+        drawn = (jax.random.uniform(key, full, minval=-1.0) / n**0.5 for key, n in zip(keys, inputs, strict=True))
+        return cls(*drawn)
 
     def __call__(self, x: Float[Array, "T d"], visible: Bool[Array, "T T"] | None) -> Float[Array, "T d"]:
         k, q, v = (jnp.einsum("td,hde->hte", x, w) for w in (self.key, self.query, self.value))
@@ -158,7 +158,3 @@ def rescaled(model: Transformer, scale: Float[Array, ""] | float) -> Transformer
     return eqx.tree_at(
         layers, model, [jax.tree.map(lambda x: scale * x if eqx.is_inexact_array(x) else x, y) for y in layers(model)]
     )
-
-
-def _uniform(rng: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Float[Array, "..."]:
-    return jax.random.uniform(rng, shape, minval=-1.0, maxval=1.0) / inputs**0.5

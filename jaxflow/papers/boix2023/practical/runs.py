@@ -51,13 +51,13 @@ SCALES = (1.0, 0.3, 0.1)
 IMAGES = {
     "quick": Size(SMALL, Recipe("adam", 1e-3, 20, 200, 32), SCALES, 5, 8),
     "paper": Size(SMALL, Recipe("adam", 1e-3, 50, 1000, 32), SCALES, 5, 20),
-    "large": Size(Shape(6, 8, 512, 128, 512), Recipe("adam", 1e-4, 420, 14_000, 64), SCALES, 5, 40, patch=2),
+    "large": Size(VIT_CIFAR, Recipe("adam", 1e-4, 420, 14_000, 64), SCALES, 5, 40, patch=2),
 }
 
 TEXTS = {
     "quick": Size(SMALL, Recipe("adam", 1e-3, 20, 200, 8), (1.0,), 3, 8),
     "paper": Size(SMALL, Recipe("adam", 1e-3, 50, 1000, 16), (1.0,), 5, 20),
-    "large": Size(Shape(12, 12, 768, 64, 3072), Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
+    "large": Size(GPT2, Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
 }
 
 # The network of Appendix B itself, on the same digits: 15 million weights, of which two cores see few steps.

@@ -1,6 +1,6 @@
 """Assumptions B.1 (exactly, and by the paper's proxy) and C: how often they hold; Theorems 3 and 6 where they do."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,17 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import positive_or_one
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.data import TokenData, random_tokens
+from jaxflow.margin import is_locally_optimal
+from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import best_rows, least_norm, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
+from jaxflow.papers.tarzanagh2023.programs import cosine, optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.follow import converges, follow_all, has_program
-from jaxflow.risk import EmpiricalRisk
 
 # Flows of two cells fill one batch of 32 at the quick size.
 TRIALS = {"quick": 16, "paper": 256, "large": 2048}
@@ -28,15 +25,10 @@ DIMENSIONS = (5, 10, 20, 60, 100)
 PROXY = 1.1
 # A margin within this of one is support, as in Definition 2's decision.
 SUPPORT = 1e-9
-# Margins again, and to how much of them.
-MARGINS, SOLVED = "NNLS of SciPy", 1e-7
+# How far margins are known that SciPy computes again.
+SOLVED = 1e-7
 # Assumption C and Theorem 6: (n, T, d).
 SEPARATING = ((2, 3, 6), (3, 4, 6))
-
-
-def solved(support: Table) -> Mask:
-    """(Att-SVM) is."""
-    return support.result == ProgramResult.optimal.value
 
 
 def _instances(scale: str, key: Any) -> list[tuple[draws.Instance, Array]]:
@@ -44,10 +36,7 @@ def _instances(scale: str, key: Any) -> list[tuple[draws.Instance, Array]]:
 
 
 def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
-    """Unit tokens, queries and head. One program for all d: coordinates beyond d are zero."""
-    key_tokens, key_queries, key_head, *_ = jax.random.split(key, 5)
-    unit = partial(draws.unit_tokens, DIMENSIONS[-1], d)
-    return TokenData(unit(key_tokens, N, T), unit(key_queries, N), jnp.ones(N)), unit(key_head)
+    return draws.unit_data(DIMENSIONS[-1], d, list(jax.random.split(key, 5)), jnp.ones(N), T)
 
 
 @mapped(axes=(0, None))
@@ -57,20 +46,17 @@ def _support(key: Array, d: Any) -> Table:
 
     *_, key_W, key_size = jax.random.split(key, 5)
     data, head = _unit_data(key, d)
-    best = optimal_tokens(token_scores(data, head), data.visible)
-    solution = solve(attention_svm(data, best, "frobenius"))
+    best, solution = optimal_program(data, head)
     local = is_locally_optimal(data, head, best, solution)
     margins = jnp.where(best, 0.0, 1.0 + local.excess)
     size = 10.0 ** jax.random.uniform(key_size, (), minval=-1.0, maxval=1.0)
     W = size * jax.random.normal(key_W, (head.size, head.size))
-    gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head)).gradient
-    sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
     return Table(
         result=solution.result.value,
         exact=jnp.all(local.support | best),
         average=jnp.sum(margins) / (N * (T - 1)),
         largest=jnp.max(margins),
-        push=jnp.sum(gradient.W * solution.primal) / positive_or_one(sizes),
+        push=cosine(draws.scaled_gradient_of(data, head, W).gradient.W, solution.primal),
     )
 
 
@@ -82,21 +68,16 @@ def _separating(n: int, T: int, d: int, key: Array) -> tuple[draws.Instance, Arr
     return draws.padded(given), jnp.min(margins) > 0
 
 
-KEY = checksum_key("assumptions")
 # Random unit-sphere instances; those outside an assumption are counted, none is drawn again.
 #
 # `support`: Assumption B.1; `separating` and `flows` `(2, b)`: whether Assumption C `holds` on each of `SEPARATING`,
 # and the flow.
-ASSUMPTIONS = Dataset(
+ASSUMPTIONS = swept(
     "tarzanagh2023",
     "assumptions",
-    {
-        "support": Sweep(
-            lambda scale, key: stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS), KEY
-        ),
-        "separating": Sweep(lambda scale, key: Table(holds=np.stack([x for _, x in _instances(scale, key)])), KEY),
-        "flows": Sweep(lambda scale, key: follow_all([given for given, _ in _instances(scale, key)]), KEY),
-    },
+    support=lambda scale, key: stacked(_support(keys_of(key, d, TRIALS[scale]), d) for d in DIMENSIONS),
+    separating=lambda scale, key: Table(holds=np.stack([x for _, x in _instances(scale, key)])),
+    flows=lambda scale, key: follow_all([given for given, _ in _instances(scale, key)]),
 )
 
 
@@ -106,7 +87,7 @@ def _beyond(numbers: Table) -> np.ndarray:
     off = np.maximum(found.largest - 1.0, 0.0)
     # Which tokens are support is Definition 2's decision, whatever rounding makes of the margins at its edge.
     off = np.where(found.exact, np.minimum(off, SUPPORT), np.maximum(off, 2.0 * SUPPORT))
-    return np.where(solved(found), off, np.nan)
+    return np.where(solved(found.result), off, np.nan)
 
 
 def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -118,33 +99,39 @@ def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if W is None else float(np.max(np.sum(rows * W, axis=(1, 2)))) - 1.0
 
 
-PROXY_MEANS = Statement[Table](
-    source="Assumption B.1",
-    says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
-    f"n = T = {N}",
+def _support_vectors(source: str, says: str, unit: str, inside: Callable[[Table], Mask]) -> Statement[Table]:
+    return Statement(
+        source=source,
+        says=says,
+        inside=inside,
+        residual=_beyond,
+        bound=(SUPPORT, unit),
+        again=Again("NNLS of SciPy", _beyond_again, SOLVED),
+    )
+
+
+PROXY_MEANS = _support_vectors(
+    "Assumption B.1",
+    f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; n = T = {N}",
+    "margin − 1 of a token under the proxy",
     # The average margin is that of support vectors, nearly.
-    inside=lambda n: solved(n.support) & (n.support.average < PROXY),
-    residual=_beyond,
-    bound=(SUPPORT, "margin − 1 of a token under the proxy"),
-    again=Again(MARGINS, _beyond_again, SOLVED),
+    lambda n: solved(n.support.result) & (n.support.average < PROXY),
 )
 
 BOUND = (T + N) * np.log(T + N)
 ENOUGH = np.asarray(DIMENSIONS) >= BOUND
 
-SUFFICES = Statement[Table](
-    source="Section 4.1",
-    says=f"d ≥ (T + n) log(T + n) = {BOUND:.0f} will suffice for Assumption B.1, n = T = {N}",
-    inside=lambda n: np.broadcast_to(ENOUGH[:, None], n.support.result.shape),
-    residual=_beyond,
-    bound=(SUPPORT, "margin − 1 of a token"),
-    again=Again(MARGINS, _beyond_again, SOLVED),
+SUFFICES = _support_vectors(
+    "Section 4.1",
+    f"d ≥ (T + n) log(T + n) = {BOUND:.0f} will suffice for Assumption B.1, n = T = {N}",
+    "margin − 1 of a token",
+    lambda n: np.broadcast_to(ENOUGH[:, None], n.support.result.shape),
 )
 
 NO_STATIONARY_POINT = Statement[Table](
     source="Theorem 3",
     says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
-    inside=lambda n: solved(n.support) & n.support.exact,
+    inside=lambda n: solved(n.support.result) & n.support.exact,
     residual=lambda n: n.support.push,
     bound=(BELOW_ZERO, "cosine of ∇L and W^mm; below 0"),
 )

@@ -10,14 +10,13 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus, positive_or_one
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.data import TokenData, random_tokens
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.experiment import Dataset, Rate, Sweep, Table, checksum_key, fit, mapped, numpy_generator, register
+from jaxflow.papers.experiment import Rate, Table, fit, mapped, numpy_generator, register, swept
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, margins_of, masks, programs_of
-from jaxflow.risk import EmpiricalRisk
+from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
+from jaxflow.papers.tarzanagh2023.verify import instances as draws
+from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, margins_of, masks, scaled_gradient_of
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}
 # d at the bound of Theorem 1; small enough for locally-optimal choices beside the optimal one.
@@ -49,8 +48,7 @@ def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: A
 def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> tuple[Array, ...]:
     """`push`, `ratio` and `slope` of `_cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's
     scale."""
-    model = CombinedAttention(W, head)
-    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model)
+    model, scaled = CombinedAttention(W, head), scaled_gradient_of(data, head, W)
     down, slopes = -scaled.gradient.W, jax.nn.sigmoid(-data.labels * model.outputs(data))
     log_s = log_attention(model.logits(data), data.visible)
     rest = jax.nn.logsumexp(jnp.where(selection, -jnp.inf, log_s), axis=-1)
@@ -63,44 +61,32 @@ def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, 
 def _global(key: Array) -> Table:
     key_data, key_W, key_share, key_V = jax.random.split(key, 4)
     data, head = random_tokens(key_data, N, T, D)
-    scores = token_scores(data, head)
-    best = optimal_tokens(scores, data.visible)
-    solution = solve(attention_svm(data, best, "frobenius"))
+    best, solution = optimal_program(data, head)
     size = jnp.linalg.norm(solution.primal)
-    solved = (solution.result == ProgramResult.optimal) & (size > 0)
     theta = 1.0 / positive_or_one(size)
     aim = solution.primal * theta
     # From W^mm towards a random direction, by a random share of the way out of the separating set.
-    noise = jax.random.normal(key_W, (D, D))
-    shares = jnp.linspace(0.0, 1.0, 65)[:, None, None]
-    line = (1.0 - shares) * aim + shares * noise / jnp.linalg.norm(noise)
-    line = line / jnp.sqrt(jnp.sum(line**2, axis=(1, 2), keepdims=True))
-    least = jax.vmap(lambda U: jnp.min(margins_of(data, best, U)))(line)
-    out = jnp.where(jnp.all(least > 0), 64, jnp.argmin(least > 0))
+    line, least, out = draws.way_out(data, best, aim, jax.random.normal(key_W, (D, D)), 64)
     index = jnp.minimum((jax.random.uniform(key_share) * out).astype(int), jnp.maximum(out - 1, 0))
     U, mu = line[index], least[index] / theta
-    best_gap = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
-    worst_gap = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
-    pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
-    A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
-    usable = solved & (mu > 0)
+    gaps = draws.gaps_of(data, head, best, theta)
+    usable = solved(solution.result.value) & (size > 0) & (mu > 0)
     mu = jnp.where(usable, mu, 1.0)
-    # (59); its γ_min is meant as the least gap, the supremum in the text says the largest.
-    bound = jnp.log(4.0 * T * jnp.max(worst_gap) * A / (mu * jnp.min(best_gap))) / (mu * theta)
+    bound = gaps.radius(mu, theta, T)
     # Between two members of S_μ, so that it is one; of norm ‖W^mm‖.
     V = aim + jax.random.uniform(key_V) * (U - aim)
     V = V / (theta * jnp.linalg.norm(V))
     at = jax.vmap(lambda factor: _pushed(data, head, best, solution.primal, factor * bound * U, V))
     *pushes, weights = at(jnp.asarray(FACTORS))
-    lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
-    upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
+    lower = 0.5 * mu * jnp.sum(weights * gaps.least, axis=-1)
+    upper = 2.0 * gaps.A * jnp.sum(weights * gaps.most, axis=-1)
     return _cone(usable, False, tuple(pushes), lower, upper, bound)
 
 
 @mapped()
 def _programs(key: Array) -> Any:
     data, head = random_tokens(jax.random.fold_in(key, 7), N, T, D)
-    return data, head, programs_of(data, head, jnp.asarray(choices_of_tokens(N, T)))
+    return data, head, draws.programs_of(data, head, jnp.asarray(choices_of_tokens(N, T)))
 
 
 def _locals(scale: str, key: Any) -> Table:
@@ -178,38 +164,34 @@ def matrices(random: np.random.Generator, trials: int) -> Table:
     return Table(least=np.asarray(least), projected=np.asarray(projected))
 
 
-KEY = checksum_key("cone-lemmas")
 # `optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ of
 # (67) as printed, and over the tokens of all sequences, those without support tokens too.
-CONE_LEMMAS = Dataset(
+CONE_LEMMAS = swept(
     "tarzanagh2023",
     "cone-lemmas",
-    {
-        "optimal": Sweep(lambda scale, key: _global(jax.random.split(key, TRIALS[scale])), KEY),
-        "local": Sweep(_locals, KEY),
-        "ranks": Sweep(lambda scale, key: matrices(numpy_generator(key), TRIALS[scale]), KEY),
-    },
+    optimal=lambda scale, key: _global(jax.random.split(key, TRIALS[scale])),
+    local=_locals,
+    ranks=lambda scale, key: matrices(numpy_generator(key), TRIALS[scale]),
 )
 
 Of = Callable[[Table], Table]
 SIZES = f"n = {N}, T = {T}, d = {D}"
 
 
-def pi(cone: Table) -> np.ndarray:
-    """The π of each instance at each norm."""
-    return np.maximum(cone.ratio - 1.0, 0.0)
-
-
 def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """⟨∇L, W/‖W‖⟩ against ⟨∇L, W^mm/‖W^mm‖⟩."""
 
+    def pi(numbers: Table) -> np.ndarray:
+        """Of each instance at each norm."""
+        return np.maximum(of(numbers).ratio - 1.0, 0.0)
+
     def needed(numbers: Table) -> np.ndarray:
         """The largest π at each norm."""
-        return pi(of(numbers))[inside(of(numbers))].max(axis=0, initial=0.0)
+        return pi(numbers)[inside(of(numbers))].max(axis=0, initial=0.0)
 
     def residual(numbers: Table) -> np.ndarray:
         # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
-        return pi(of(numbers))[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
+        return pi(numbers)[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
         largest_pi = needed(numbers)

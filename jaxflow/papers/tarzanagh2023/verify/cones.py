@@ -10,11 +10,11 @@ from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData
-from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, joined, keys_of, register
+from jaxflow.papers.experiment import Draw, Table, joined, keys_of, register, swept
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.tarzanagh2023.programs import solved
 from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, masks, programs_of, random_instance
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
 
@@ -55,7 +55,7 @@ def choices_of(key: Any, d: int, trial: int = 0) -> Table:
 def feasible_choices(found: Table, **instance: int) -> Table:
     """What was found of the choices whose program has a solution; `choice`: the place of each among all; whose they
     are."""
-    where = np.flatnonzero(found.result == ProgramResult.optimal.value)
+    where = np.flatnonzero(solved(found.result))
     kept = {name: np.asarray(x)[where] for name, x in found.named.items() if name != "result"}
     return Table(kept, choice=where, **{name: np.full(where.size, value) for name, value in instance.items()})
 
@@ -100,7 +100,7 @@ def depth_again(given: Tokens, selection: np.ndarray) -> float:
     return float(depth)
 
 
-CONES = Dataset("tarzanagh2023", "cones", {"choices": Sweep(compute, checksum_key("cones"))})
+CONES = swept("tarzanagh2023", "cones", choices=compute)
 
 
 def in_cone(
@@ -148,13 +148,6 @@ def _chosen(numbers: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     return tokens_of(given.data, given.head), CHOICES[found.choice[at]]
 
 
-EVERYTHING = Statement[Table](
-    source="Lemma 5",
-    says="α = opt, which is unique: cone_ε(opt) is the set of all matrices, as no token has to be barred (m = d)",
-    inside=lambda n: n.choices.status == SelectionStatus.global_.value,
-    residual=lambda n: np.where(np.isposinf(n.choices.depth), 0.0, 1.0),
-)
-
 STATEMENTS = [
     _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: local(c) & ~c.empty),
     _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: local(c) & c.empty),
@@ -164,7 +157,12 @@ STATEMENTS = [
         lambda c: c.status == SelectionStatus.not_local.value,
         member=False,
     ),
-    EVERYTHING,
+    Statement[Table](
+        source="Lemma 5",
+        says="α = opt, which is unique: cone_ε(opt) is the set of all matrices, as no token has to be barred (m = d)",
+        inside=lambda n: n.choices.status == SelectionStatus.global_.value,
+        residual=lambda n: np.where(np.isposinf(n.choices.depth), 0.0, 1.0),
+    ),
 ]
 
 register(CONES, title="Lemma 5", statements=STATEMENTS)

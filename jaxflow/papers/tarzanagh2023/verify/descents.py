@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
-from jaxflow.data import optimal_tokens, random_tokens
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
-from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
+from jaxflow.data import random_tokens
+from jaxflow.margin import is_locally_optimal
+from jaxflow.papers.experiment import Draw, Part, checksum_key, keys_of, mapped, register, swept
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -38,19 +38,16 @@ FALL = 0.5
 LOGARITHMS = 0.1
 
 
-def fall(growing: Table) -> np.ndarray:
-    """‖∇L‖ over its value at a tenth of the steps."""
-    return np.exp(growing.log_gradient[..., 2] - growing.log_gradient[..., 1])
+def steepness(growing: Table) -> tuple[np.ndarray, np.ndarray]:
+    """After a tenth of the steps of each run: ‖∇L‖ over its value there, and by how much ‖W‖ grows."""
+    fall = np.exp(growing.log_gradient[..., 2] - growing.log_gradient[..., 1])
+    return fall, growing.norm[..., 2] - growing.norm[..., 1]
 
 
-def rise(growing: Table) -> np.ndarray:
-    """By how much ‖W‖ grows after a tenth of the steps."""
-    return growing.norm[..., 2] - growing.norm[..., 1]
-
-
-def last(growing: Table, values: np.ndarray) -> np.ndarray:
-    """Those of the second run where there was one."""
-    return np.where(np.isnan(rise(growing)[..., 1]), values[..., 0], values[..., 1])
+def last(growing: Table) -> list[np.ndarray]:
+    """`steepness` of the second run where there was one."""
+    again = ~np.isnan(growing.norm[..., 1, 2])
+    return [np.where(again, values[..., 1], values[..., 0]) for values in steepness(growing)]
 
 
 def met(first: Table) -> Mask:
@@ -79,9 +76,8 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
     def one(key: Array) -> tuple[Array, Array, Array]:
         key_data, key_start = jax.random.split(key)
         data, head = (draws.equal_scores if name == "B.2" else random_tokens)(key_data, *shape)
-        best = optimal_tokens(token_scores(data, head), data.visible)
-        solution = solve(attention_svm(data, best, "frobenius"))
-        inside = solution.result.value == ProgramResult.optimal.value
+        best, solution = optimal_program(data, head)
+        inside = solved(solution.result.value)
         if name == "B.1":
             inside &= jnp.all(is_locally_optimal(data, head, best, solution).support | best)
         start = jax.random.normal(key_start, (head.size, head.size))
@@ -103,7 +99,8 @@ def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Table:
     norm, log_gradient = (np.stack([value, np.full_like(value, np.nan)], axis=1) for value in first)
     found = Table(inside=inside, norm=norm, log_gradient=log_gradient)
     # NaN does neither.
-    grows = (fall(found) <= FALL) & (rise(found) > 0)
+    fall, rise = steepness(found)
+    grows = (fall <= FALL) & (rise > 0)
     for index in np.flatnonzero(inside & ~grows[:, 0]):
         _, norm[index, 1], log_gradient[index, 1] = (x[0] for x in _growing(name, shape, keys[index][None], later))
     return found
@@ -119,9 +116,7 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     n, T, d = shape
     key_data, key_V, key_size = jax.random.split(key, 3)
     data, head = random_tokens(key_data, n, T, d)
-    scores = token_scores(data, head)
-    best = optimal_tokens(scores, data.visible)
-    solution = solve(attention_svm(data, best, "frobenius"))
+    best, solution = optimal_program(data, head)
     size = jnp.linalg.norm(solution.primal)
     theta = 1.0 / positive_or_one(size)
     down = -draws.gradient_of(data, head, jnp.zeros((d, d)))
@@ -130,37 +125,22 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.
     slope = jnp.linalg.norm(down)
     mu = jnp.min(margins) / slope / theta
-    span = jnp.max(scores, axis=1) - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
-    gaps = jnp.max(scores, axis=1) - jnp.min(scores, axis=1)
-    pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
-    A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
-    safe = jnp.where(holds, mu, 1.0)
-    bound = jnp.log(4.0 * T * jnp.max(gaps) * A / (safe * jnp.min(span))) / (safe * theta)
+    gaps = draws.gaps_of(data, head, best, theta)
+    bound = gaps.radius(jnp.where(holds, mu, 1.0), theta, T)
     first = jnp.stack([1.0 / draws.smoothness(data, head), theta, bound / slope])
-    # (63a): does −∇L separate all tokens anywhere in the cone? At a random point of it.
-    noise = jax.random.normal(key_V, (d, d))
-    point = _inside(data, best, solution.primal * theta, noise)
-    least = jnp.min(draws.margins_of(data, best, point)) / theta
-    far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
+    # (63a): does −∇L separate all tokens anywhere in the cone? At a point of it, half of the way out to a random one.
+    line, margin, out = draws.way_out(data, best, solution.primal * theta, jax.random.normal(key_V, (d, d)), 40)
+    point, least = line[out // 2], margin[out // 2] / theta
+    far = gaps.radius(least, theta, T)
     there = -draws.gradient_of(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
     return Table(
-        solved=solution.result.value == ProgramResult.optimal.value,
+        solved=solved(solution.result.value),
         holds=holds,
         first=first,
         ratio=bound / slope / theta,
         push=jnp.min(draws.margins_of(data, best, there / jnp.linalg.norm(there))),
         least=least,
     )
-
-
-def _inside(data: Any, best: Array, direction: Array, noise: Array) -> Array:
-    """A unit matrix that separates the optimal tokens, as far towards the noise as half of the way out."""
-    shares = jnp.linspace(0.0, 1.0, 41)[:, None, None]
-    points = (1.0 - shares) * direction + shares * noise / jnp.linalg.norm(noise)
-    points = points / jnp.sqrt(jnp.sum(points**2, axis=(1, 2), keepdims=True))
-    clear = jax.vmap(lambda W: jnp.min(draws.margins_of(data, best, W)))(points) > 0
-    out = jnp.where(jnp.all(clear), 40, jnp.argmin(clear))
-    return points[out // 2]
 
 
 @mapped(static=2)
@@ -171,10 +151,9 @@ def _after_first(shape: tuple[int, int, int], steps: int, key: Array, eta: Array
     return draws.padded(draws.instance(data, head, draws.plain_descent(data, head, start, steps).final.model.W))
 
 
-KEY = checksum_key("descents")
 # Plain descent: steps η = 1/L_W with the constant of (3). `flows` `(2, 3, b)`: from where it has led after each first
 # step.
-DESCENTS = Dataset(
+DESCENTS = swept(
     "tarzanagh2023",
     "descents",
     {
@@ -183,12 +162,14 @@ DESCENTS = Dataset(
             lambda scale: {f"Assumption {name}": (name, STEPS[scale], LATER[scale]) for name in GROWING},
             TRIALS,
             block=16,
-            draw_from=lambda seed, cell: jax.random.fold_in(KEY(seed), list(GROWING).index(cell[0])),
+            draw_from=lambda seed, cell: jax.random.fold_in(
+                checksum_key("descents")(seed), list(GROWING).index(cell[0])
+            ),
             way="as a block",
-        ),
-        "first": Sweep(_first, KEY),
-        "flows": Sweep(_flows, KEY),
+        )
     },
+    first=_first,
+    flows=_flows,
 )
 
 
@@ -197,14 +178,13 @@ def grows(name: str) -> Statement[Table]:
     cell, (n, T, d) = list(GROWING).index(name), GROWING[name]
 
     def residual(numbers: Table) -> np.ndarray:
-        one = numbers.growing.at(cell)
-        falls = last(one, fall(one))
+        falls, rises = last(numbers.growing.at(cell))
         # A start that is still on its way is not at rest: only a gradient that falls while the norm does not grow is.
-        return np.where((falls <= FALL) & (last(one, rise(one)) <= 0), np.inf, falls)
+        return np.where((falls <= FALL) & (rises <= 0), np.inf, falls)
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
         one = numbers.growing.at(cell)
-        exponents = -np.log10(last(one, fall(one))[one.inside])
+        exponents = -np.log10(last(one)[0][one.inside])
         return common_rate(exponents, 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k")
 
     return Statement(

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, Table, checksum_key, keys_of, mapped, register
-from jaxflow.papers.independent import flow, least_norm, margin_rows, misaligned, tokens_of
+from jaxflow.papers.experiment import Draw, Part, Table, checksum_key, keys_of, mapped, register, swept
+from jaxflow.papers.independent import best_rows, flow, least_norm, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify import follow as flows
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 
@@ -34,9 +34,8 @@ CELLS = ((5, 5, 4, False), (5, 5, 6, False), (5, 2, 4, False), (5, 2, 6, False),
 
 def satisfied(explicit: Table) -> Mask:
     """Unique optimal tokens, equal other scores, (Att-SVM) feasible `(1,)`. The loss is logistic."""
-    feasible = explicit.program_result == ProgramResult.optimal.value
     unique = (explicit.score_gap > 0) & (explicit.optimal_tokens == 1)
-    return np.atleast_1d(unique & (explicit.score_spread <= EQUAL) & feasible)
+    return np.atleast_1d(unique & (explicit.score_spread <= EQUAL) & solved(explicit.program_result))
 
 
 @mapped(static=4)
@@ -48,24 +47,20 @@ def _random(n: int, T: int, d: int, anywhere: bool, key: Array) -> Any:
 
 
 def explicit_instance() -> draws.Instance:
-    """From zero, towards the optimal tokens."""
-    return draws.instance(*draws.explicit_case())
+    """From zero, towards the optimal tokens, as a batch of one."""
+    return draws.stack([draws.padded(draws.instance(*draws.explicit_case()))])
 
 
 def _explicit(scale: str, key: Any) -> Table:
     """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
     program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens) and 1 − corr with W^mm."""
     data, head = draws.explicit_case()
-    scores = token_scores(data, head)
-    best = optimal_tokens(scores, data.visible)
-    others = jnp.where(best, jnp.nan, scores)
-    spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
-    gap = jnp.sum(jnp.where(best, scores, -scores), axis=1)
-    aim = solve(attention_svm(data, best, "frobenius"))
+    spread, gap = draws.spread_and_gap(data, head)
+    best, aim = optimal_program(data, head)
     end = eqx.filter_jit(draws.plain_descent)(data, head, jnp.zeros((2, 2)), STEPS[scale]).final.model
     return Table(
-        score_gap=jnp.min(gap),
-        score_spread=jnp.max(spread),
+        score_gap=gap,
+        score_spread=spread,
         optimal_tokens=jnp.max(jnp.sum(best, axis=1)),
         program_result=aim.result.value,
         steps=np.asarray(STEPS[scale]),
@@ -75,24 +70,23 @@ def _explicit(scale: str, key: Any) -> Table:
     )
 
 
-KEY = checksum_key("equal-scores")
 # The explicit counterexample by descent, and its `flow` `(1,)`; `cells` `(6, b)`: random data that satisfy Assumption
 # B.2.
-EQUAL_SCORES = Dataset(
+EQUAL_SCORES = swept(
     "tarzanagh2023",
     "equal-scores",
     {
-        "explicit": Sweep(_explicit, KEY),
-        "flow": Sweep(lambda scale, key: flows.follow(draws.stack([draws.padded(explicit_instance())])), KEY),
         "cells": Part(
             lambda keys, number: flows.follow(_random(*CELLS[number], keys)),
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
             TRIALS,
             block=flows.WIDTH,
-            draw_from=lambda seed, number: jax.random.fold_in(KEY(seed), number),
+            draw_from=lambda seed, number: jax.random.fold_in(checksum_key("equal-scores")(seed), number),
             way="as a block",
         ),
     },
+    explicit=_explicit,
+    flow=lambda scale, key: flows.follow(explicit_instance()),
 )
 
 
@@ -115,10 +109,9 @@ def _flow_residual(numbers: Table) -> np.ndarray:
 
 
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-    case, given = numbers.explicit, explicit_instance()
-    tokens = tokens_of(given.data, given.head)
+    case, tokens = numbers.explicit, tokens_of(*draws.explicit_case())
     ((W,),) = flow(tokens, np.zeros((1, 2, 2)), float(np.log1p(case.steps * case.rate)))
-    aim = least_norm(margin_rows(tokens, np.argmax(np.asarray(given.target), axis=1)))
+    aim = least_norm(best_rows(tokens))
     return np.nan if aim is None else misaligned(W, aim)
 
 
@@ -150,7 +143,7 @@ def random_data(number: int) -> Statement[Table]:
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
-        return flows.limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
+        return flows.limit_again(_random(*CELLS[number], key[None]))
 
     start = "entries of W(0) normal of size 3" if anywhere else "W(0) = 0"
     return Statement(
@@ -174,19 +167,18 @@ NEAR_TRIALS = {"quick": 7, "paper": 49, "large": 4095}
 # Spreads of the non-optimal scores, from none to that of ordinary data.
 SPREADS = (0.0, 1e-6, 1e-3, 1e-1)
 # (n, T, d): with one sequence Theorem 4 holds, with five it does not.
-NEAR_CELLS = ((1, 5, 4), (5, 5, 4))
+NEAR_CELLS = {"single": (1, 5, 4), "several": (5, 5, 4)}
 PAIRS = (5, 2, 4)
 
 
-def _near_cell(number: int, scale: str, key: Any) -> Table:
-    keys = keys_of(key, number, NEAR_TRIALS[scale])
-    return flows.follow_all([_near(*NEAR_CELLS[number], keys, spread) for spread in SPREADS])
+def _near_cell(name: str, scale: str, key: Any) -> Table:
+    keys = keys_of(key, list(NEAR_CELLS).index(name), NEAR_TRIALS[scale])
+    return flows.follow_all([_near(*NEAR_CELLS[name], keys, spread) for spread in SPREADS])
 
 
 def _two_tokens(scale: str, key: Any) -> Table:
     drawn = _pairs(*PAIRS, keys_of(key, 100, NEAR_TRIALS[scale]))
-    explicit = draws.stack([draws.padded(draws.instance(*draws.explicit_case()))])
-    return flows.follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
+    return flows.follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit_instance(), drawn))
 
 
 @mapped(static=3, axes=(0, None))
@@ -206,25 +198,21 @@ def _pairs(n: int, T: int, d: int, key: Array) -> Any:
     return draws.padded(draws.instance(*random_tokens(key, n, T, d)))
 
 
-NEAR_KEY = checksum_key("nearly-equal-scores")
 # `single`, `several` `(4, b)`: flows of each of `NEAR_CELLS` at `SPREADS`, the same draws at every spread; `pairs`
 # `(1 + b,)`: of sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first.
-NEARLY_EQUAL = Dataset(
+NEARLY_EQUAL = swept(
     "tarzanagh2023",
     "nearly-equal-scores",
-    {
-        "single": Sweep(partial(_near_cell, 0), NEAR_KEY),
-        "several": Sweep(partial(_near_cell, 1), NEAR_KEY),
-        "pairs": Sweep(_two_tokens, NEAR_KEY),
-    },
+    **{name: partial(_near_cell, name) for name in NEAR_CELLS},
+    pairs=_two_tokens,
 )
 
 
 def _pair_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     if at[0] == 0:
-        return flows.limit_again(draws.instance(*draws.explicit_case()))
+        return flows.limit_again(explicit_instance())
     own = keys_of(draw.key("pairs"), 100, NEAR_TRIALS[draw.scale])[at[0] - 1]
-    return flows.limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
+    return flows.limit_again(_pairs(*PAIRS, own[None]))
 
 
 TWO_TOKENS = flows.converges(
@@ -236,13 +224,13 @@ TWO_TOKENS = flows.converges(
 )
 
 
-def near(number: int) -> Statement[Table]:
+def near(name: str) -> Statement[Table]:
     """Of one size. The statement promises some δ > 0: the smallest two are all that is asked of an instance."""
-    n, T, d = NEAR_CELLS[number]
+    n, T, d = NEAR_CELLS[name]
 
     def ends(numbers: Table) -> tuple[Mask, Mask, Mask, np.ndarray]:
         """Inside, and for every δ: at W^mm, certified elsewhere, 1 − corr with W^mm."""
-        found = (numbers.single, numbers.several)[number]
+        found = getattr(numbers, name)
         # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
         equal = np.asarray(SPREADS)[:, None] == 0
         wrong = ~found.selected & (flows.certified(found) | (equal & (found.lost_gap <= flows.CERTIFIED)))
@@ -254,9 +242,9 @@ def near(number: int) -> Statement[Table]:
         return np.where(right[1], apart[1], np.where(right[2], apart[2], lost))
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-        own = keys_of(draw.key(("single", "several")[number]), number, NEAR_TRIALS[draw.scale])[at[0]]
+        own = keys_of(draw.key(name), list(NEAR_CELLS).index(name), NEAR_TRIALS[draw.scale])[at[0]]
         # The residual of one that ends elsewhere at every δ is that at the least.
-        return flows.limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
+        return flows.limit_again(_near(n, T, d, own[None], SPREADS[1]))
 
     return Statement(
         source="Theorem 5",
@@ -269,4 +257,4 @@ def near(number: int) -> Statement[Table]:
     )
 
 
-register(NEARLY_EQUAL, title="Theorem 5", statements=[TWO_TOKENS, *(near(number) for number in range(len(NEAR_CELLS)))])
+register(NEARLY_EQUAL, title="Theorem 5", statements=[TWO_TOKENS, *map(near, NEAR_CELLS)])

@@ -16,7 +16,7 @@ from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Sweep, checksum_key, keys_of, mapped, numpy_generator, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, unit_data
 
 # (n, T): the bound is n, T − 1, or both.
 SIZES = ((3, 3), (5, 3), (3, 6), (5, 6), (6, 4))
@@ -54,19 +54,14 @@ def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Instance:
     As in `padded`: further coordinates are zero, further tokens hidden, further sequences of one token.
     """
     wide_n, wide_T, wide_d = SHAPE
-    real, seen, used = (jnp.arange(wide) < size for wide, size in zip(SHAPE, (n, T, d), strict=True))
+    real, seen = jnp.arange(wide_n) < n, jnp.arange(wide_T) < T
     first = jnp.arange(wide_T) == 0
     mask = jnp.where(real[:, None], seen[None, :], first[None, :])
 
-    def unit(key: Array, *shape: int) -> Array:
-        x = jnp.where(jnp.broadcast_to(used, (*shape, wide_d)), jax.random.normal(key, (*shape, wide_d)), 0.0)
-        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
-    key_tokens, key_queries, key_head, key_labels, key_choice = jax.random.split(key, 5)
-    tokens, head = unit(key_tokens, wide_n, wide_T), unit(key_head)
-    queries = jnp.where(self_attention, tokens[:, 0], unit(key_queries, wide_n))
+    *keys, key_labels, key_choice = jax.random.split(key, 5)
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (wide_n,)), 1.0, -1.0)
-    data = TokenData(tokens, queries, labels, mask)
+    drawn, head = unit_data(wide_d, d, keys, labels, wide_T)
+    data = TokenData(drawn.tokens, jnp.where(self_attention, drawn.tokens[:, 0], drawn.queries), labels, mask)
     best = optimal_tokens(token_scores(data, head), data.visible)
     choices = jax.random.randint(key_choice, (CHOICES, wide_n), 0, jnp.where(real, T, 1)[None, :])
     targets = jnp.concatenate([best[None], jax.nn.one_hot(choices, wide_T, dtype=bool)])
@@ -153,27 +148,24 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
     )
 
 
-FULL_RANK = Statement[Table](
-    source="App. E, Claim 1",
-    says="M̄_n has rank T − 1 for d ≥ max(T − 1, n); Gaussian tokens and queries, d = max(T − 1, n)",
-    residual=lambda n: -n.claims.least,
-    # Below the first a singular value is small, below the second it is zero but for rounding.
-    bound=(-FULL, "−(least singular value); below 0"),
-    late=-LOST,
-)
-PROJECTS = Statement[Table](
-    source="App. E, Claim 2",
-    says="rows of M̄_n are the projections of those of M_n on a subspace P of the null space of M_{n−1}",
-    residual=lambda n: n.claims.off,
-    bound=(FULL, "⟨f̄_nt, f_is⟩, or the part of f_nt − f̄_nt in P"),
-)
-
 register(
     FEASIBILITY,
     title="Theorems 1 and 8",
     statements=[
         *(feasible(optimal, kind) for optimal in (True, False) for kind in range(len(KINDS))),
-        FULL_RANK,
-        PROJECTS,
+        Statement(
+            source="App. E, Claim 1",
+            says="M̄_n has rank T − 1 for d ≥ max(T − 1, n); Gaussian tokens and queries, d = max(T − 1, n)",
+            residual=lambda n: -n.claims.least,
+            # Below the first a singular value is small, below the second it is zero but for rounding.
+            bound=(-FULL, "−(least singular value); below 0"),
+            late=-LOST,
+        ),
+        Statement(
+            source="App. E, Claim 2",
+            says="rows of M̄_n are the projections of those of M_n on a subspace P of the null space of M_{n−1}",
+            residual=lambda n: n.claims.off,
+            bound=(FULL, "⟨f̄_nt, f_is⟩, or the part of f_nt − f̄_nt in P"),
+        ),
     ],
 )

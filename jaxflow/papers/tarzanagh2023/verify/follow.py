@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import Outcome, positive_or_one
+from jaxflow._core import Outcome
 from jaxflow.data import TokenData
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.experiment import Again, Mask, Statement, Table, joined
 from jaxflow.papers.independent import limit_apart, tokens_of
+from jaxflow.papers.tarzanagh2023.programs import misalignment, solved
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
 
@@ -37,7 +38,7 @@ FLOWS, FAR_OUT, PROGRAMS = "LSODA and NNLS of SciPy", 400.0, 1e-6
 
 def has_program(ends: Table) -> Mask:
     """The target's program has a solution."""
-    return ends.feasible == ProgramResult.optimal.value
+    return solved(ends.feasible)
 
 
 def certified(ends: Table) -> Mask:
@@ -168,8 +169,9 @@ def converges(
     )
 
 
-def limit_again(given: Instance) -> float:
-    """1 − corr of the limit with W^mm of the target, by NumPy and SciPy."""
+def limit_again(batch: Instance) -> float:
+    """1 − corr of the limit of the first instance with W^mm of the target, by NumPy and SciPy."""
+    given = jax.tree.map(lambda x: x[0], batch)
     target = np.argmax(np.asarray(given.target), axis=1)
     tokens = tokens_of(given.data, given.head)
     # Without the zeros of `padded`.
@@ -178,13 +180,3 @@ def limit_again(given: Instance) -> float:
         tokens=tokens.tokens[..., used], queries=tokens.queries[:, used], heads=tokens.heads[:, used]
     )
     return limit_apart(tokens, np.asarray(given.start)[np.ix_(used, used)], target, FAR_OUT)
-
-
-def misalignment(a: Array, b: Array) -> Array:
-    r"""$1-\langle A,B\rangle/\|A\|\|B\|=\frac12\left\|A/\|A\|-B/\|B\|\right\|^2$, without cancellation.
-
-    It is 1 where one of them is zero.
-    """
-    sizes = [jnp.linalg.norm(x) for x in (a, b)]
-    unit = [x / positive_or_one(size) for x, size in zip((a, b), sizes, strict=True)]
-    return jnp.where((sizes[0] > 0) & (sizes[1] > 0), 0.5 * jnp.sum((unit[0] - unit[1]) ** 2), 1.0)

@@ -1,6 +1,5 @@
 """Assumptions A, B.2, C, D and E: what satisfies them, and how often random data do."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +10,9 @@ from jaxtyping import Array
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Correlation, Exponential, Logistic
-from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import ConcaveHead, LinearHead, MLPHead, token_scores
-from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.experiment import Statement, Table, keys_of, mapped, register, stacked, swept
+from jaxflow.papers.tarzanagh2023.programs import solved
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 
@@ -35,21 +34,6 @@ ROUNDING = 1e-12
 SHORT = 1e-6
 
 
-def _slopes(scale: str, key: Any) -> Table:
-    return stacked(losses(name, jax.random.fold_in(key, 0), TRIALS[scale]) for name in LOSSES)
-
-
-def _supports(scale: str, key: Any) -> Table:
-    return stacked(_optimal_support(keys_of(key, 100 + k, TRIALS[scale]), d) for k, d in enumerate(DIMENSIONS))
-
-
-def _tops(scale: str, key: Any) -> Table:
-    r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the
-    largest of many s; NaN where no token scores below α anywhere.
-    """
-    return Table(excess=np.stack([top_score(name, keys_of(key, 2, TRIALS[scale])) for name in HEADS]))
-
-
 def losses(name: str, key: Any, count: int) -> Table:
     """Of one loss, at 100 pairs u, w of the interval for each of `count`: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0,
     `excess` |ℓ'(u)| − M1, and `slope` ℓ'(u)."""
@@ -63,13 +47,8 @@ def losses(name: str, key: Any, count: int) -> Table:
 @mapped()
 def _equal(key: Array) -> Table:
     """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one."""
-    data, head = draws.equal_scores(key, 5, 5, 4)
-    scores = token_scores(data, head)
-    best = optimal_tokens(scores, data.visible)
-    others = jnp.where(best, jnp.nan, scores)
-    spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
-    gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
-    return Table(spread=jnp.max(spread), gap=gap)
+    spread, gap = draws.spread_and_gap(*draws.equal_scores(key, 5, 5, 4))
+    return Table(spread=spread, gap=gap)
 
 
 @mapped(axes=(0, None))
@@ -81,39 +60,31 @@ def _optimal_support(key: Array, d: Any) -> Table:
     of one.
     """
     wide = DIMENSIONS[-1]
-    unit = partial(draws.unit_tokens, wide, d)
-    key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
+    *keys, key_labels = jax.random.split(key, 4)
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
-    data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
+    data, head = draws.unit_data(wide, d, keys, labels, T)
     best = optimal_tokens(token_scores(data, head), data.visible)
 
-    def choice(selection: Array) -> Table:
-        solution = solve(attention_svm(data, selection, "frobenius"))
-        local = is_locally_optimal(data, head, selection, solution)
-        near = ~local.support & (local.excess <= 1e-6)
-        same = jnp.all(selection == best)
-        feasible = solution.result == ProgramResult.optimal
-        return Table(
-            # Assumption D asks it of every other feasible choice.
-            meets=same | ~feasible | jnp.any(local.support & best),
-            unsure=~same & feasible & jnp.any(near & best) & ~jnp.any(local.support & best),
-            other=~same & jnp.asarray(local.status == SelectionStatus.local),
-            ambiguous=jnp.asarray(local.status == SelectionStatus.ambiguous),
-        )
-
-    every = jax.vmap(choice)(draws.masks(jnp.asarray(draws.choices_of_tokens(N, T)), data))
+    choices = jnp.asarray(draws.choices_of_tokens(N, T))
+    every, same = draws.programs_of(data, head, choices), jnp.all(draws.masks(choices, data) == best, axis=(1, 2))
+    # Assumption D asks it of every other feasible choice.
+    asked = ~same & solved(every.result)
+    supported = jnp.any(every.support & best, axis=(1, 2))
+    near = jnp.any(~every.support & (every.excess <= 1e-6) & best, axis=(1, 2))
     return Table(
         separating=jnp.min(draws.margins_of(data, best, -draws.gradient_of(data, head, jnp.zeros((wide, wide))))) > 0,
-        meets=jnp.all(every.meets),
-        unsure=jnp.any(every.unsure),
-        others=jnp.sum(every.other),
-        ambiguous=jnp.any(every.ambiguous),
+        meets=jnp.all(~asked | supported),
+        unsure=jnp.any(asked & near & ~supported),
+        others=jnp.sum(~same & (every.status == SelectionStatus.local.value)),
+        ambiguous=jnp.any(every.status == SelectionStatus.ambiguous.value),
     )
 
 
 @mapped(static=1)
 def top_score(name: str, key: Array) -> Array:
-    """Of one head, at a random choice of tokens and 200 random s for each key."""
+    r"""$Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87) of one head at a random choice of tokens,
+    the largest of 200 random s for each key; NaN where no token scores below α anywhere.
+    """
     key_data, key_head, key_choice, key_s = jax.random.split(key, 4)
     data, v = random_tokens(key_data, 3, 5, 4)
     heads = {
@@ -142,17 +113,17 @@ def top_score(name: str, key: Array) -> Array:
     return jnp.where(jnp.isfinite(c), worst, jnp.nan)
 
 
-KEY = checksum_key("hypotheses")
-# Every instance is drawn once and counted, whether it satisfies an assumption or not.
-HYPOTHESES = Dataset(
+# Every instance is drawn once and counted, whether it satisfies an assumption or not. `excess` is `top_score` of
+# each of `HEADS`.
+HYPOTHESES = swept(
     "tarzanagh2023",
     "hypotheses",
-    {
-        "slopes": Sweep(_slopes, KEY),
-        "equal": Sweep(lambda scale, key: _equal(keys_of(key, 1, TRIALS[scale])), KEY),
-        "support": Sweep(_supports, KEY),
-        "top": Sweep(_tops, KEY),
-    },
+    slopes=lambda scale, key: stacked(losses(name, jax.random.fold_in(key, 0), TRIALS[scale]) for name in LOSSES),
+    equal=lambda scale, key: _equal(keys_of(key, 1, TRIALS[scale])),
+    support=lambda scale, key: stacked(
+        _optimal_support(keys_of(key, 100 + k, TRIALS[scale]), d) for k, d in enumerate(DIMENSIONS)
+    ),
+    top=lambda scale, key: Table(excess=np.stack([top_score(name, keys_of(key, 2, TRIALS[scale])) for name in HEADS])),
 )
 
 

@@ -10,15 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import approx_fprime
 
-from jaxflow._core import positive_or_one
-from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register
+from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, swept
 from jaxflow.papers.independent import Tokens, attention, best_rows, descent_direction, least_norm, tokens_of
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
+from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
+from jaxflow.papers.tarzanagh2023.concave import target
+from jaxflow.papers.tarzanagh2023.programs import cosine, feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, scaled_gradient_of
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 500, "paper": 20_000, "large": 200_000}
@@ -37,16 +36,6 @@ ROUNDING = 1e-12
 SMALL_PI = 1e-3
 
 
-def has_program(gradients: Table) -> Mask:
-    """Solved, or neither solved nor proven to have no solution."""
-    return gradients.result != ProgramResult.infeasible.value
-
-
-def solved(gradients: Table, values: np.ndarray) -> np.ndarray:
-    """NaN where the program was not solved."""
-    return np.where(gradients.result == ProgramResult.optimal.value, values, np.nan)
-
-
 def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any) -> Any:
     """`one` at random points."""
     return mapped()(one)(keys_of(key, number, TRIALS[scale]))
@@ -58,32 +47,24 @@ def _gradients(key: Array) -> Table:
     norm of ∇L(K, Q) at K = Q = 0."""
     key_data, key_spread, key_W = jax.random.split(key, 3)
     data, head = equal_scores(key_data, N, T, D)
-    scores = token_scores(data, head)
-    best = optimal_tokens(scores, data.visible)
-    solution = solve(attention_svm(data, best, "frobenius"))
+    _, solution = optimal_program(data, head)
     risk = EmpiricalRisk(data, Logistic())
-    infimum = jnp.mean(jax.nn.softplus(-jnp.max(scores, axis=-1)))
+    infimum = jnp.mean(jax.nn.softplus(-jnp.max(token_scores(data, head), axis=-1)))
     spread = jnp.asarray(SPREADS)[jax.random.randint(key_spread, (), 0, len(SPREADS))]
     W = spread * jax.random.normal(key_W, (D, D))
-    scaled = risk.scaled_gradient(CombinedAttention(W, head))
+    scaled: Any = risk.scaled_gradient(CombinedAttention(W, head))
     far = CombinedAttention(FAR * solution.primal, head)
-    ahead = risk.scaled_gradient(far)
+    ahead: Any = risk.scaled_gradient(far)
     zero: Any = risk.scaled_gradient(FactoredAttention(jnp.zeros((D, D)), jnp.zeros((D, D)), head))
     return Table(
         result=solution.result.value,
         excess=risk(CombinedAttention(W, head)) - infimum,
         limit=jnp.abs(risk(far) - infimum),
         # Its sign, with the scale taken out of the gradient.
-        push=_along(scaled.gradient, solution.primal),
+        push=cosine(scaled.gradient.W, solution.primal),
         far_push=jnp.exp(ahead.log_scale) * jnp.sum(ahead.gradient.W * solution.primal),
         origin=jnp.exp(zero.log_scale) * jnp.hypot(*map(jnp.linalg.norm, (zero.gradient.K, zero.gradient.Q))),
     )
-
-
-def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
-    """The cosine of the gradient and W."""
-    sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(W)
-    return jnp.sum(gradient.W * W) / positive_or_one(sizes)
 
 
 def _concave(key: Array) -> Table:
@@ -98,12 +79,7 @@ def _concave(key: Array) -> Table:
     gaps = gaps.at[0].set(limit * jax.random.uniform(key_share))
     penalty = gaps[0] + (limit - gaps[0]) * jax.random.uniform(key_lambda, minval=1e-3, maxval=1.0 - 1e-3)
     scores = -jnp.concatenate([jnp.zeros(1), jnp.cumsum(gaps)])
-    # Projection onto the simplex: scores are in decreasing order already.
-    x = scores / (2.0 * penalty)
-    counts = jnp.arange(1, length + 1)
-    thresholds = (jnp.cumsum(x) - 1.0) / counts
-    support = jnp.sum(x > thresholds)
-    return Table(nonzero=jnp.sum(x > thresholds[support - 1]), tau=tau)
+    return Table(nonzero=jnp.sum(target(scores, penalty) > 0), tau=tau)
 
 
 def _centred(key: Array) -> Table:
@@ -121,13 +97,11 @@ def _centred(key: Array) -> Table:
 def _lemma10() -> Float[Array, " radii"]:
     r"""$\langle\nabla L,W/\|W\|\rangle/\langle\nabla L,W^{mm}/\|W^{mm}\|\rangle$ towards the wrong limit."""
     data, head = explicit_case()
-    best = optimal_tokens(token_scores(data, head), data.visible)
-    aim = solve(attention_svm(data, best, "frobenius")).primal
-    wrong = jnp.asarray(WRONG)
+    aim, wrong = optimal_program(data, head)[1].primal, jnp.asarray(WRONG)
 
     def ratio(radius: Array) -> Array:
-        scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(radius * wrong, head))
-        return _along(scaled.gradient, wrong) / _along(scaled.gradient, aim)
+        slope = scaled_gradient_of(data, head, radius * wrong).gradient.W
+        return cosine(slope, wrong) / cosine(slope, aim)
 
     return jax.vmap(ratio)(jnp.asarray(RADII))
 
@@ -162,30 +136,35 @@ def _origin_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return -float(np.linalg.norm(slope))
 
 
-KEY = checksum_key("inequalities")
-# Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10).
-INEQUALITIES = Dataset(
+# Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10): `ratio` `(radii,)` of the
+# two products, at `RADII`.
+INEQUALITIES = swept(
     "tarzanagh2023",
     "inequalities",
-    {
-        "gradients": Sweep(partial(_points, 0, _gradients), KEY),
-        "concave": Sweep(partial(_points, 1, _concave), KEY),
-        "centred": Sweep(partial(_points, 2, _centred), KEY),
-        # `ratio` `(radii,)` of the two products of Lemma 10, at `RADII`.
-        "explicit": Sweep(lambda scale, key: Table(ratio=_lemma10()), KEY),
-    },
+    gradients=partial(_points, 0, _gradients),
+    concave=partial(_points, 1, _concave),
+    centred=partial(_points, 2, _centred),
+    explicit=lambda scale, key: Table(ratio=_lemma10()),
 )
 KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 
-def _at_points(source: str, says: str, of: Callable[[Table], np.ndarray], unit: str, bound: float) -> Statement[Table]:
+def _at_points(
+    source: str,
+    says: str,
+    of: Callable[[Table], np.ndarray],
+    unit: str,
+    bound: float,
+    again: Again[Table] | None = None,
+) -> Statement[Table]:
     """Of gradients, where the program has a solution."""
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: has_program(n.gradients),
-        residual=lambda n: solved(n.gradients, of(n.gradients)),
+        inside=lambda n: feasible(n.gradients.result),
+        residual=lambda n: np.where(solved(n.gradients.result), of(n.gradients), np.nan),
         bound=(bound, unit),
+        again=again,
     )
 
 
@@ -193,45 +172,14 @@ def _pushes(source: str, says: str) -> Statement[Table]:
     return _at_points(source, f"{says}; {KIND}", lambda g: g.push, "cosine of ∇L and W^mm; below 0", BELOW_ZERO)
 
 
-ONE_CONSTANT = Statement[Table](
-    source="Lemma 9",
-    says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
-    inside=lambda n: has_program(n.gradients),
+ONE_CONSTANT = _at_points(
+    "Lemma 9",
+    "one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
     # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
-    residual=lambda n: ROUNDING - solved(n.gradients, np.abs(n.gradients.far_push)),
-    bound=(0.0, f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0"),
-    again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
-)
-
-NO_STATIONARY_POINT = Statement[Table](
-    source="§4.1",
-    says="(KQ-ERM) lacks stationary points under Assumption B; tried at K = Q = 0, on the data of Lemma 9",
-    inside=lambda n: has_program(n.gradients),
-    residual=lambda n: -n.gradients.origin,
-    bound=(BELOW_ZERO, "−‖∇L(K, Q)‖; below 0"),
-    again=Again("differences of SciPy", _origin_again, ROUNDING),
-)
-
-ENTRIES = Statement[Table](
-    source="Lemma 6",
-    says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
-    residual=lambda n: (n.concave.nonzero < 2) | (n.concave.nonzero > n.concave.tau),
-)
-
-DIFFERENCE = Statement[Table](
-    source="Lemma 7",
-    says="the difference is at most 2ΓA(1 − s₁)², random vectors",
-    residual=lambda n: n.centred.over,
-    bound=(ROUNDING, "left − right; at most 0"),
-)
-
-WRONG_LIMIT = Statement[Table](
-    source="Lemma 10",
-    says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
-    # The statement requires it to be below any π from some R on: judged at the largest.
-    residual=lambda n: n.explicit.ratio[-1:] - 1.0,
-    bound=(SMALL_PI, "π that would be needed"),
-    again=Again("NNLS of SciPy and a gradient in NumPy", _ratio_again, SMALL_PI),
+    lambda g: ROUNDING - np.abs(g.far_push),
+    f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
+    0.0,
+    Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
 )
 
 register(
@@ -250,9 +198,33 @@ register(
         ),
         _pushes("Lemma 9", "⟨∇L(W), W^mm⟩ < 0"),
         ONE_CONSTANT,
-        ENTRIES,
-        DIFFERENCE,
-        WRONG_LIMIT,
-        NO_STATIONARY_POINT,
+        Statement(
+            source="Lemma 6",
+            says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
+            residual=lambda n: (n.concave.nonzero < 2) | (n.concave.nonzero > n.concave.tau),
+        ),
+        Statement(
+            source="Lemma 7",
+            says="the difference is at most 2ΓA(1 − s₁)², random vectors",
+            residual=lambda n: n.centred.over,
+            bound=(ROUNDING, "left − right; at most 0"),
+        ),
+        Statement(
+            source="Lemma 10",
+            says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along "
+            "W = ‖W‖ e₁e₁ᵀ",
+            # The statement requires it to be below any π from some R on: judged at the largest.
+            residual=lambda n: n.explicit.ratio[-1:] - 1.0,
+            bound=(SMALL_PI, "π that would be needed"),
+            again=Again("NNLS of SciPy and a gradient in NumPy", _ratio_again, SMALL_PI),
+        ),
+        Statement(
+            source="§4.1",
+            says="(KQ-ERM) lacks stationary points under Assumption B; tried at K = Q = 0, on the data of Lemma 9",
+            inside=lambda n: feasible(n.gradients.result),
+            residual=lambda n: -n.gradients.origin,
+            bound=(BELOW_ZERO, "−‖∇L(K, Q)‖; below 0"),
+            again=Again("differences of SciPy", _origin_again, ROUNDING),
+        ),
     ],
 )

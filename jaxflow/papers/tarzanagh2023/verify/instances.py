@@ -2,7 +2,7 @@
 
 import itertools
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -72,6 +72,21 @@ def unit_tokens(wide: int, d: Any, key: Array, *shape: int) -> Array:
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
+def unit_data(wide: int, d: Any, keys: Any, labels: Array, T: int) -> tuple[TokenData, Array]:
+    """Such tokens, queries and head, drawn from three keys: one program serves every d."""
+    unit, n = partial(unit_tokens, wide, d), labels.size
+    return TokenData(unit(keys[0], n, T), unit(keys[1], n), labels), unit(keys[2])
+
+
+def spread_and_gap(data: TokenData, head: Array) -> tuple[Array, Array]:
+    """How far scores other than the optimal one lie apart within a sequence, at most; and from the optimal one, at
+    least."""
+    scores = token_scores(data, head)
+    others = jnp.where(optimal_tokens(scores, data.visible), jnp.nan, scores)
+    second = jnp.nanmax(others, axis=1)
+    return jnp.max(second - jnp.nanmin(others, axis=1)), jnp.min(jnp.max(scores, axis=1) - second)
+
+
 def equal_scores(key: Key[Array, ""], n: int, T: int, d: int) -> tuple[TokenData, Float[Array, " d"]]:
     r"""Random data that satisfy Assumption B.2: $\gamma_{it}=\gamma_{i\tau}<\gamma_{i\,\mathrm{opt}_i}$.
 
@@ -108,9 +123,14 @@ def smoothness(data: TokenData, head: Float[Array, " d"], M0: float = 0.25, M1: 
     return jnp.mean(a * (M0 * v * sizes + 3.0 * M1))
 
 
+def scaled_gradient_of(data: TokenData, head: Any, W: Array) -> Any:
+    """Of the logistic risk, at W."""
+    return EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head))
+
+
 def gradient_of(data: TokenData, head: Any, W: Array) -> Array:
     """∇L(W) up to a positive factor, that of its log scale; exactly ∇L at a scale of zero."""
-    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(CombinedAttention(W, head))
+    scaled = scaled_gradient_of(data, head, W)
     return scaled.gradient.W * jnp.where(scaled.log_scale > -100.0, jnp.exp(scaled.log_scale), 1.0)
 
 
@@ -132,6 +152,38 @@ def margins_of(data: TokenData, selection: Array, W: Array) -> Array:
     logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
     own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
     return jnp.where(selection, jnp.inf, own - logits)
+
+
+class Gaps(NamedTuple):
+    """What (59) is made of: how far the optimal tokens score above the second-best and above the worst ones of their
+    sequences, `(n,)` each; and A, the largest ‖x_it − x_iτ‖‖z_i‖ or ‖z_i‖ times ‖W^mm‖."""
+
+    least: Array
+    most: Array
+    A: Array
+
+    def radius(self, mu: Array, theta: Array, T: int) -> Array:
+        """R_μ of (59), Θ = 1/‖W^mm‖. Its γ_min is meant as the least gap, the supremum in the text says the largest."""
+        return jnp.log(4.0 * T * jnp.max(self.most) * self.A / (mu * jnp.min(self.least))) / (mu * theta)
+
+
+def gaps_of(data: TokenData, head: Any, best: Array, theta: Array) -> Gaps:
+    """Of the optimal tokens of an instance."""
+    scores = token_scores(data, head)
+    top = jnp.max(scores, axis=1)
+    pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
+    A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
+    return Gaps(top - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1), top - jnp.min(scores, axis=1), A)
+
+
+def way_out(data: TokenData, best: Array, aim: Array, noise: Array, steps: int) -> tuple[Array, Array, Array]:
+    """Unit matrices from the direction `aim` towards the noise, `(1 + steps, d, d)`, their least margins, and the place
+    of the first one that does not separate the optimal tokens; the last one where all do."""
+    shares = jnp.linspace(0.0, 1.0, 1 + steps)[:, None, None]
+    line = (1.0 - shares) * aim + shares * noise / jnp.linalg.norm(noise)
+    line = line / jnp.sqrt(jnp.sum(line**2, axis=(1, 2), keepdims=True))
+    least = jax.vmap(lambda U: jnp.min(margins_of(data, best, U)))(line)
+    return line, least, jnp.where(jnp.all(least > 0), steps, jnp.argmin(least > 0))
 
 
 def stack(instances: list[Instance]) -> Instance:

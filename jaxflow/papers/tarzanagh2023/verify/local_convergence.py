@@ -12,7 +12,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, register
+from jaxflow.papers.experiment import Mask, Statement, Table, register, swept
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
@@ -116,9 +116,7 @@ def near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.nd
 
 
 # Locally-optimal choices by enumeration; starts at a given angle from each in a random direction.
-LOCAL_CONVERGENCE = Dataset(
-    "tarzanagh2023", "local-convergence", {"runs": Sweep(_runs, checksum_key("local-convergence"))}
-)
+LOCAL_CONVERGENCE = swept("tarzanagh2023", "local-convergence", runs=_runs)
 
 
 def converges(column: int) -> Statement[Table]:

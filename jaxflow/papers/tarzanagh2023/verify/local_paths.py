@@ -15,7 +15,7 @@ from jaxflow.data.random import unit_sphere
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
-from jaxflow.papers.experiment import Dataset, Mask, Statement, Sweep, Table, checksum_key, mapped, register
+from jaxflow.papers.experiment import Mask, Statement, Table, mapped, register, swept
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
 from jaxflow.papers.tarzanagh2023.verify.path_limits import followed, model_of, paths_of, programs, sizes_of, tends
@@ -70,24 +70,12 @@ BLENDS = np.linspace(0.0, 1.0, 11)
 SHARE, CLEAR = 0.5, 1.05
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chosen:
-    r"""A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution, and its `depth` in
-    the cone, the largest ε; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$; `starts` of its paths, with barring
-    tokens `low`."""
+def _chosen(name: str, scale: str, key: Any) -> tuple[int, Table]:
+    r"""Choices of tokens of the instances of a cell: how many, and a table that is filled up to a common size.
 
-    data: TokenData
-    head: Any
-    choice: Array
-    aim: np.ndarray
-    depth: np.ndarray
-    first: np.ndarray
-    low: np.ndarray
-    starts: np.ndarray
-    real: int
-
-
-def _chosen(name: str, scale: str, key: Any) -> _Chosen:
+    `data`, `head`, `choice`; `aim`, its program's solution, and its `depth` in the cone, the largest ε; `first`:
+    $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$; `starts` of its paths, with barring tokens `low`.
+    """
     cell, instances = CELLS[name], INSTANCES[scale]
     n, T, d = cell.shape
     key_data, key_pick, key_start = jax.random.split(jax.random.fold_in(key, list(CELLS).index(name)), 3)
@@ -106,8 +94,8 @@ def _chosen(name: str, scale: str, key: Any) -> _Chosen:
     data, head = jax.tree.map(lambda x: x[rows], (data, head))
     choice, aim = jnp.asarray(choices[columns]), found.weights[rows, columns]
     noise = np.asarray(jax.random.normal(key_start, (len(rows), RANDOM, d, d)))
-    more = [np.asarray(x) for x in _starts(cell, data, head, choice, aim, noise)]
-    return _Chosen(data, head, choice, aim, *more, real=real)
+    more = jax.tree.map(np.asarray, _starts(cell, data, head, choice, aim, noise).named)
+    return real, Table(data=data, head=head, choice=choice, aim=aim, **more)
 
 
 @mapped(static=1)
@@ -123,8 +111,8 @@ def _draw(cell: Cell, key: Array) -> Any:
 
 
 @mapped(static=1)
-def _starts(cell: Cell, data: TokenData, head: Any, choice: Array, W: Array, noise: Array) -> tuple[Array, ...]:
-    """Depth of the aim W in its cone, R_0, barring tokens of all starts, and the starts."""
+def _starts(cell: Cell, data: TokenData, head: Any, choice: Array, W: Array, noise: Array) -> Table:
+    """Columns of `_chosen` from `depth` on."""
     selection = masks(choice[None], data)[0]
     scores = token_scores(data, head)
     low, high = low_and_high(scores, data.visible, selection)
@@ -157,7 +145,7 @@ def _starts(cell: Cell, data: TokenData, head: Any, choice: Array, W: Array, noi
         return points[first], bars[first]
 
     starts, bars = jax.vmap(blended)(jnp.concatenate([unit_W[None], noise]))
-    return depth, bound, bars, starts
+    return Table(depth=depth, first=bound, low=bars, starts=starts)
 
 
 @mapped()
@@ -177,7 +165,7 @@ def _follow(data: TokenData, head: Any, choice: Array, starts: Any, low: Array, 
 
 
 def _paths(name: str, scale: str, key: Any) -> Table:
-    cell, given = CELLS[name], _chosen(name, scale, key)
+    cell, (real, given) = CELLS[name], _chosen(name, scale, key)
     # What is kept of a path outside of the hypotheses means nothing, but must have a size.
     usable = np.where(np.isfinite(given.first) & (given.first > 0), given.first, 1.0)
     grown = GROWTH ** np.arange(LEVELS)
@@ -189,16 +177,15 @@ def _paths(name: str, scale: str, key: Any) -> Table:
     if name == "frobenius":
         target = jax.vmap(lambda choice, a: masks(choice[None], a)[0])(given.choice, given.data)
         instances = Instance(given.data, given.head, found.weights[:, 0], target)
-        flows = reached(follow(jax.vmap(lambda one: padded(one))(instances)))[: given.real, None]
-    found, radii, depth, aim = jax.tree.map(lambda x: x[: given.real], (found, radii, given.depth, given.aim))
+        flows = reached(follow(jax.vmap(lambda one: padded(one))(instances)))[:real, None]
+    found, radii, depth, aim = jax.tree.map(lambda x: x[:real], (found, radii, given.depth, given.aim))
     paths = paths_of(found, radii, depth > 0, aim, flows=flows)
-    return paths.replace(radii=np.tile(grown, (given.real, 1)))
+    return paths.replace(radii=np.tile(grown, (real, 1)))
 
 
-KEY = checksum_key("local-paths")
 # ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its choices,
 # in units of $R_0$; in the first one with the flow from the path's point at $R_0$.
-LOCAL_PATHS = Dataset("tarzanagh2023", "local-paths", {name: Sweep(partial(_paths, name), KEY) for name in CELLS})
+LOCAL_PATHS = swept("tarzanagh2023", "local-paths", **{name: partial(_paths, name) for name in CELLS})
 
 
 def tend(name: str) -> Statement[Table]:

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow.data import TokenData, optimal_tokens
+from jaxflow.data import TokenData
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult
-from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
+from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped, power_laws
+from jaxflow.papers.tarzanagh2023.programs import best_of, solved
 from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import RegularizationPath, regularization_path
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
 
 # W̄_R = R W^mm/‖W^mm‖ + O(1): distances of directions fall like 1/R. Read over this many steps of the bound.
 LAST = 3
@@ -25,6 +26,8 @@ SLOPE = -0.9
 NEAR = 1e-2
 # Distances that have reached rounding fall no further.
 FLOOR = 1e-7
+# Of starts in (K, Q). Columns beyond the rank of a start are not zero, where they would stay.
+NOISE = 1e-2
 
 
 def direct(paths: Table) -> Mask:
@@ -140,15 +143,15 @@ def above_optimum(radii: np.ndarray, margin: np.ndarray, aim: np.ndarray) -> np.
 def all_starts(data: TokenData, heads: Any) -> Table:
     """From every choice of tokens of a batch of instances: `matrices` `(s, d, d)` that separate the choice, or point
     towards it; solution `aim` of the optimal tokens' program, and whether that is `solved`."""
-    best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, heads))
+    best = np.asarray(jax.vmap(best_of)(data, heads))
     chosen, T = best.argmax(axis=-1).reshape(len(best), -1), best.shape[-1]
     outputs, rows = chosen.shape[1], np.arange(len(best))
     found = jax.tree.map(np.asarray, programs("frobenius", data, heads, choices_of_tokens(outputs, T)))
-    solved = (found.result == ProgramResult.optimal.value)[..., None, None]
+    known = solved(found.result)
     which = np.ravel_multi_index(tuple(chosen.T), (T,) * outputs)
     return Table(
-        matrices=unit(np.where(solved, found.weights, found.push)),
-        solved=found.result[rows, which] == ProgramResult.optimal.value,
+        matrices=unit(np.where(known[..., None, None], found.weights, found.push)),
+        solved=known[rows, which],
         aim=found.weights[rows, which],
     )
 
@@ -159,19 +162,28 @@ def programs(norm: str, data: TokenData, heads: Any, choices: Any) -> Table:
     return programs_of(data, heads, choices, norm)
 
 
-def combined_paths(data: TokenData, heads: Any, starts: Any, radii: Any) -> Table:
-    """Paths of W from each of the starts, to ‖W‖_F = R."""
-    return _paths_from(data, heads, (starts,), radii)
+def combined_paths(data: TokenData, heads: Any, radii: np.ndarray, flows: Any = None) -> Table:
+    """`paths_of` W from every choice of tokens towards the optimal ones, to ‖W‖_F = R; `flows` is a function of the
+    data, the heads and the points `(b, m, d, d)`."""
+    starts = all_starts(data, heads)
+    found = _paths_from(data, heads, (starts.matrices,), radii)
+    more = flows(data, heads, found.weights) if flows else None
+    return paths_of(found, radii, starts.solved, starts.aim, flows=more)
 
 
-def factored_paths(data: TokenData, heads: Any, starts: np.ndarray, columns: int, radii: np.ndarray) -> Table:
-    """Paths of (K, Q) from factors of the starts, to ‖K‖² + ‖Q‖² = 2R."""
-    return _paths_from(data, heads, factors(starts, columns), radii)
+def factored_paths(
+    keys: Array, data: TokenData, heads: Any, columns: int, radii: np.ndarray, inside: Mask, aim: np.ndarray
+) -> Table:
+    """The same of (K, Q), to ‖K‖² + ‖Q‖² = 2R, from factors of the same matrices and noise that `keys` draw."""
+    matrices = all_starts(data, heads).matrices
+    noise = np.asarray(jax.vmap(lambda key: jax.random.normal(subkey(key, "noise"), matrices.shape[1:]))(keys))
+    found = _paths_from(data, heads, factors(matrices + NOISE * noise, columns), radii)
+    return paths_of(found, radii, inside, aim, several=True)
 
 
 @mapped(axes=(0, 0, 0, None))
 def _paths_from(data: TokenData, heads: Any, weights: tuple[Array, ...], radii: Any) -> Table:
-    best = optimal_tokens(token_scores(data, heads), data.visible)
+    best = best_of(data, heads)
     models = [model_of([x[s] for x in weights], heads) for s in range(weights[0].shape[0])]
     sizes = sizes_of(weights, radii)
     path = regularization_path(EmpiricalRisk(data, Logistic()), models, sizes, reference=best)

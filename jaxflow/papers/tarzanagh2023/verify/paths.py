@@ -8,15 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.margin import Nuclear, ProgramResult, attention_svm, numerical_rank, solve
-from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Dataset, Part, Sweep, Table, checksum_key, mapped, register, stacked
+from jaxflow.data import TokenData, random_tokens
+from jaxflow.margin import Nuclear, ProgramResult, numerical_rank
+from jaxflow.papers.experiment import Part, Table, checksum_key, mapped, register, stacked, swept
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify.follow import follow_all, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_limits import all_starts, combined_paths, factored_paths, paths_of, tends
-from jaxflow.study import subkey
+from jaxflow.papers.tarzanagh2023.verify.path_limits import combined_paths, factored_paths, tends
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,6 @@ SIZES = {
     "paper": Size(12, (3, 3, 3), (3, 2), 8),
     "large": Size(256, (3, 3, 3), (3, 2), 10),
 }
-# Columns beyond the rank of a start are not zero, where they would stay.
-NOISE = 1e-2
 # The bound from which the flow is started beside the path.
 FLOW_LEVEL = 2
 # Values of programs are certified to about this.
@@ -53,12 +50,7 @@ ANSWERS = (ProgramResult.optimal.value, ProgramResult.stationary.value)
 
 def convex(programs: Table) -> Mask:
     """The convex program is solved."""
-    return programs.result[0] == ProgramResult.optimal.value
-
-
-def answered(programs: Table) -> Mask:
-    """Both programs are."""
-    return convex(programs) & np.isin(programs.result[1], ANSWERS)
+    return solved(programs.result[0])
 
 
 def aim(programs: Table, m: int) -> tuple[Mask, np.ndarray]:
@@ -78,12 +70,6 @@ def _of_instances(key: Array) -> Array:
     return jax.random.split(key)[0]
 
 
-def noise_of(keys: Array, starts: Table) -> np.ndarray:
-    """What is added to the starts of instances with these keys, before they are factored."""
-    shape = starts.matrices.shape[1:]
-    return NOISE * np.asarray(jax.vmap(lambda key: jax.random.normal(subkey(key, "noise"), shape))(keys))
-
-
 @mapped(static=1)
 def _draw(shape: tuple[int, int, int], key: Array) -> tuple[TokenData, Array]:
     return random_tokens(key, *shape)
@@ -93,8 +79,7 @@ def _draw(shape: tuple[int, int, int], key: Array) -> tuple[TokenData, Array]:
 def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> Table:
     """(Att-SVM*) of the optimal tokens: `result`, `value`, `rank`, `weights`; with `rank` the program with that bound,
     a stationary point of it (`ProgramResult.stationary`)."""
-    best = optimal_tokens(token_scores(data, head), data.visible)
-    solution = solve(attention_svm(data, best, Nuclear(rank=rank) if rank else "nuclear"))
+    _, solution = optimal_program(data, head, Nuclear(rank=rank) if rank else "nuclear")
     return Table(
         result=solution.result.value,
         value=solution.certificate.primal_value,
@@ -105,15 +90,12 @@ def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> Table:
 
 def _combined(scale: str, key: Any) -> Table:
     size, data, head = _drawn(scale, key)
-    starts = all_starts(data, head)
-    found = combined_paths(data, head, starts.matrices, size.radii)
-    return paths_of(
-        found, size.radii, starts.solved, starts.aim, flows=_flows(data, head, found.weights[:, FLOW_LEVEL])
-    )
+    return combined_paths(data, head, size.radii, _flows)
 
 
-def _flows(data: TokenData, head: Array, point: Array) -> Mask:
+def _flows(data: TokenData, head: Array, path: Array) -> Mask:
     """The flow from zero and from the path's point at a moderate bound."""
+    point = path[:, FLOW_LEVEL]
     given = jax.vmap(lambda a, v, W: padded(instance(a, v, W)))
     return reached(follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)])).T
 
@@ -121,9 +103,7 @@ def _flows(data: TokenData, head: Array, point: Array) -> Mask:
 def _factored(keys: Array, cell: tuple[Size, int]) -> Table:
     size, m = cell
     data, head = _draw(size.shape, keys)
-    starts = all_starts(data, head)
-    found = factored_paths(data, head, starts.matrices + noise_of(keys, starts), m, size.radii)
-    return paths_of(found, size.radii, *aim(_solved(size, data, head), m), several=True)
+    return factored_paths(keys, data, head, m, size.radii, *aim(_solved(size, data, head), m))
 
 
 def _solved(size: Size, data: TokenData, head: Array) -> Table:
@@ -133,24 +113,23 @@ def _solved(size: Size, data: TokenData, head: Array) -> Table:
     return Table(stacked(found).named, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
 
 
-KEY = checksum_key("regularization-paths")
 # Paths from every choice of tokens; neither programs nor flows use them. `combined` `(b, m)`: of W, with flows from
 # zero and from the path's point at R = 4^`FLOW_LEVEL`; `factored` `(c, b, m)`: of (K, Q) with each number of columns.
-PATHS = Dataset(
+PATHS = swept(
     "tarzanagh2023",
     "regularization-paths",
     {
-        "combined": Sweep(_combined, KEY),
         "factored": Part(
             _factored,
             lambda scale: {f"m = {m}": (SIZES[scale], m) for m in SIZES[scale].columns},
             {scale: size.instances for scale, size in SIZES.items()},
             block=6,
-            draw_from=lambda seed, cell: _of_instances(KEY(seed)),
+            draw_from=lambda seed, cell: _of_instances(checksum_key("regularization-paths")(seed)),
             way="as a block",
-        ),
-        "programs": Sweep(lambda scale, key: _solved(*_drawn(scale, key)), KEY),
+        )
     },
+    combined=_combined,
+    programs=lambda scale, key: _solved(*_drawn(scale, key)),
 )
 
 
@@ -161,14 +140,17 @@ def _same(numbers: Table, known: Mask) -> str:
 
 def lemma3(m: int) -> Statement[Table]:
     """With this bound on the rank."""
+
+    def differs(numbers: Table) -> np.ndarray:
+        (result, bounded), value = numbers.programs.result, numbers.programs.value
+        return np.where(solved(result) & np.isin(bounded, ANSWERS), np.abs(value[1] / value[0] - 1.0), np.nan)
+
     return Statement(
         source="Lemma 3",
         says="(Att-SVM*) with rank ≤ m has the value C_cvx of the convex program where a solution of that has rank at "
         f"most m, m = {m}",
         inside=lambda n: convex(n.programs) & (n.programs.rank[0] <= m),
-        residual=lambda n: np.where(
-            answered(n.programs), np.abs(n.programs.value[1] / n.programs.value[0] - 1.0), np.nan
-        ),
+        residual=differs,
         bound=(SAME, "|C*/C_cvx − 1|"),
     )
 

@@ -13,20 +13,20 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import Outcome, SelectionStatus
-from jaxflow.data import TokenData, optimal_tokens, random_sequences
+from jaxflow.data import TokenData, random_sequences
 from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, PositionHeads, token_scores
-from jaxflow.papers.experiment import Dataset, Draw, Part, Sweep, checksum_key, keys_of, mapped, register
+from jaxflow.papers.experiment import Draw, Part, checksum_key, keys_of, mapped, register, swept
 from jaxflow.papers.independent import Tokens, attention, flow, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table, joined, stacked
+from jaxflow.papers.tarzanagh2023.programs import best_of, misalignment, solved
 from jaxflow.papers.tarzanagh2023.verify.cones import feasible_choices, in_cone, local, looked_at
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, FAR_OUT, FLOWS, misalignment
+from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, FAR_OUT, FLOWS
 from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, masks
-from jaxflow.papers.tarzanagh2023.verify.path_limits import all_starts, combined_paths, factored_paths, paths_of, tends
-from jaxflow.papers.tarzanagh2023.verify.paths import noise_of, nuclear_programs
+from jaxflow.papers.tarzanagh2023.verify.path_limits import combined_paths, factored_paths, tends
+from jaxflow.papers.tarzanagh2023.verify.paths import nuclear_programs
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
 from jaxflow.risk import EmpiricalRisk
 
@@ -115,15 +115,7 @@ def _limits(factored: bool, key: Array, causal: Array, heads: Array, masked: Arr
     )
 
 
-KEY = checksum_key("sequences")
-SEQUENCES = Dataset(
-    "tarzanagh2023",
-    "sequences",
-    {
-        "combined": Sweep(partial(_compute, False), KEY),
-        "factored": Sweep(partial(_compute, True), KEY),
-    },
-)
+SEQUENCES = swept("tarzanagh2023", "sequences", combined=partial(_compute, False), factored=partial(_compute, True))
 
 
 def solves(number: int) -> Statement[Table]:
@@ -228,14 +220,11 @@ def draw(shape: Shape, key: Array) -> tuple[TokenData, PositionHeads]:
 def paths_on(keys: Array, cell: PathCell) -> Table:
     """Of W or of (K, Q) towards the optimal tokens."""
     shape, factored = cell
-    data, heads = draw(shape, keys)
-    starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
+    (data, heads), radii = draw(shape, keys), 4.0 ** np.arange(LEVELS)
     if not factored:
-        return paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim)
+        return combined_paths(data, heads, radii)
     convex = jax.tree.map(np.asarray, nuclear_programs(None, data, heads))
-    solved = convex.result == ProgramResult.optimal.value
-    found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), shape[-1], radii)
-    return paths_of(found, radii, solved, convex.weights, several=True)
+    return factored_paths(keys, data, heads, shape[-1], radii, solved(convex.result), convex.weights)
 
 
 def choices_of(size: int, key: Array, trial: int = 0) -> Table:
@@ -263,8 +252,7 @@ def _all_choices(shape: Shape) -> np.ndarray:
 def _choices_of_one(shape: Shape, key: Array, choices: Array) -> Table:
     key_data, key_anywhere = jax.random.split(key)
     data, heads = jax.tree.map(lambda x: x[0], draw(shape, key_data[None]))
-    scores = token_scores(data, heads)
-    best = optimal_tokens(scores, data.visible)
+    scores, best = token_scores(data, heads), best_of(data, heads)
     anywhere = CombinedAttention(jax.random.normal(key_anywhere, (shape[-1], shape[-1])), heads).logits(data)
 
     def one(selection: Array) -> tuple[Array, Array]:
@@ -278,13 +266,11 @@ def _choices_of_one(shape: Shape, key: Array, choices: Array) -> Table:
 PATH_KEY = checksum_key("sequence-paths")
 # Queries of their own, a linear head for each output (Assumption E), labels of both signs, logistic loss. `paths`
 # `(2k, b, m)`: for each of the first k of `PATHS` those of W, and then of (K, Q) with d columns.
-SEQUENCE_PATHS = Dataset(
+SEQUENCE_PATHS = swept(
     "tarzanagh2023",
     "sequence-paths",
-    {
-        "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
-        "choices": Sweep(_choices, PATH_KEY),
-    },
+    {"paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block")},
+    choices=_choices,
 )
 
 

@@ -11,7 +11,7 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Dataset, Draw, Sweep, Table, checksum_key, keys_of, mapped, register, stacked
+from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import descent_direction, tokens_of
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
@@ -31,11 +31,6 @@ SIZES = (1.0, 10.0, 100.0, 1000.0)
 MEASURABLE = 1e-10
 RESOLVED = 1e-6
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
-
-
-def compute(scale: str, key: Any) -> Table:
-    """Both losses (l), at random data."""
-    return stacked(_pairs(name, keys_of(key, number, TRIALS[scale])) for number, name in enumerate(LOSSES))
 
 
 def _sizes(key: Array) -> tuple[Array, Array]:
@@ -97,7 +92,14 @@ def _pairs(name: str, key: Array) -> Table:
     return Table(W=ratio / constant, descent=descent, **jax.vmap(at)(jnp.asarray(SIZES)).named)
 
 
-SMOOTHNESS = Dataset("tarzanagh2023", "smoothness", {"pairs": Sweep(compute, checksum_key("smoothness"))})
+# Both losses (l), at random data.
+SMOOTHNESS = swept(
+    "tarzanagh2023",
+    "smoothness",
+    pairs=lambda scale, key: stacked(
+        _pairs(name, keys_of(key, number, TRIALS[scale])) for number, name in enumerate(LOSSES)
+    ),
+)
 
 
 def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]:
@@ -133,14 +135,6 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
     )
 
 
-DESCENT = Statement[Table](
-    source="Lemma 8",
-    says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
-    # What is lost in rounding is undecided.
-    residual=lambda n: n.pairs.descent.max(axis=-1),
-    bound=(RESOLVED, "1 + 2ΔL/(η‖∇L‖²); at most 0"),
-)
-
 register(
     SMOOTHNESS,
     title="Lemmas 4 and 8",
@@ -150,6 +144,12 @@ register(
         lipschitz("K", "with L_K = ‖Q‖² L_W instead, ∇_K L(K, Q) at fixed Q", corrected=True),
         lipschitz("Q", "L_Q = ‖K‖ L_W as printed in (3), for ∇_Q L(K, Q) at fixed K"),
         lipschitz("Q", "with L_Q = ‖K‖² L_W instead, ∇_Q L(K, Q) at fixed K", corrected=True),
-        DESCENT,
+        Statement(
+            source="Lemma 8",
+            says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
+            # What is lost in rounding is undecided.
+            residual=lambda n: n.pairs.descent.max(axis=-1),
+            bound=(RESOLVED, "1 + 2ΔL/(η‖∇L‖²); at most 0"),
+        ),
     ],
 )
