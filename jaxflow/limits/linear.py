@@ -86,7 +86,7 @@ def _by_method(
     return find_point(risk, model, method, gap, max_steps)
 
 
-_outwards = by_gears(begun, lambda one: conclude_direction(*followed(one)))
+_outwards = by_gears(begun, lambda one: conclude_direction(*followed(one), one.problems[0].report))  # pyright: ignore
 
 
 def conclude_direction(
@@ -94,11 +94,12 @@ def conclude_direction(
     model: AbstractLinearNetwork,
     trajectory: Trajectory,
     gap: Positive,
+    report: Callable[[str], None] | None = None,
 ) -> Limit:
-    """The limit direction that a trajectory of a margin loss points at."""
+    """The limit direction that a trajectory of a margin loss points at; `report`: of the path beyond its end."""
     beyond = Beyond()
     if model.degree > 2:
-        trajectory, beyond = _followed_beyond(risk, trajectory, gap)
+        trajectory, beyond = _followed_beyond(risk, trajectory, gap, report)
     within, start, inside = in_units(risk, model, trajectory)
     final = trajectory.final
     # Corollary 1 requires a loss below one at some time, and nothing else of the start.
@@ -186,7 +187,9 @@ def conclude_direction(
     )
 
 
-def _followed_beyond(risk: EmpiricalRisk, exact: Trajectory, gap: Positive) -> tuple[Trajectory, Beyond]:
+def _followed_beyond(
+    risk: EmpiricalRisk, exact: Trajectory, gap: Positive, report: Callable[[str], None] | None
+) -> tuple[Trajectory, Beyond]:
     r"""The path to where the hard-margin flow leads from the end of the exact one: a KKT point of
     $\min\frac12\|\theta\|^2$ s.t. $y_if(x_i)\ge1$, whose multipliers the end has, and the direction of the weights its
     velocity. The exact path where that does not converge.
@@ -205,6 +208,7 @@ def _followed_beyond(risk: EmpiricalRisk, exact: Trajectory, gap: Positive) -> t
         target=SHARE_OF_GAP * gap,
         # Out of steps before, exponents may be large enough.
         idle=start.log_scale >= 0.5 * LOG_LOSS,
+        report=report,
     )
     found = path.converged & (path.error <= LARGEST_ERROR)
     length, size = (positive_or_one(jnp.linalg.norm(row)) for row in (theta, path.state.weights))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Import(NamedTuple):
-    """One imported module: by whom, and on which line."""
+    """An import of a module: the module that imports it, and the line."""
 
     importer: str
     line: int

@@ -159,9 +159,9 @@ def part_lowers(part: Part) -> None:
 def test_instances_of_statements_lower_for_accelerators() -> None:
     """Diffrax checks points to save at, and a first step that is given, by a callback to the host.
 
-    A GPU makes the call; what is compiled on one machine for another cannot hold it, and a TPU does not make it.
-    Equinox, whose check it is, returns NaN in its place where EQX_ON_ERROR says so when it is imported: in a process
-    of its own.
+    A GPU makes the call. A program that is compiled on another machine cannot hold it, and a TPU has no such calls.
+    With EQX_ON_ERROR=nan the check of Equinox returns NaN instead. The variable is read when Equinox is imported, so
+    that a new process is needed.
     """
     told = said("-m", "tests.devices.test_lowering", seconds=580, EQX_ON_ERROR="nan")
     assert told.splitlines() == list(parts())

@@ -185,6 +185,20 @@ def test_factors_certify_their_own_nuclear_limits(factors):
     assert np.all(np.asarray(factors.program_solution.certificate.duality_gap) <= 1e-8)
 
 
+def test_a_path_that_is_continued_from_a_checkpoint_has_the_same_end(tmp_path):
+    risk, model = small(jf.models.CombinedAttention)
+    limit = find_limit(risk, model)
+    half = jf.integrate(risk, model, clock="log_time", until=3.0)
+    eqx.tree_serialise_leaves(tmp_path / "model.eqx", half.model)
+    loaded = eqx.tree_deserialise_leaves(tmp_path / "model.eqx", model)
+    again = find_limit(risk, loaded)
+    assert again.outcome == limit.outcome
+    np.testing.assert_array_equal(again.selection, limit.selection)
+    # Both are certified to 1e-8: within the root of twice that of one optimum.
+    assert jnp.linalg.norm(again.direction - limit.direction) <= 3e-4 * jnp.linalg.norm(limit.direction)
+    assert f"selects tokens ({', '.join(map(str, np.argmax(limit.selection, -1)))})" in str(limit)
+
+
 def test_tied_tokens_are_refused_or_ambiguous():
     risk, model = small(jf.models.CombinedAttention)
     data = risk.data

@@ -12,6 +12,7 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import nnls
 
 import jaxflow as jf
+from benchmarks.printed_errors import Neuron, squared_hinge
 from jaxflow.flow import HardMarginState
 from jaxflow.limits.model_direction import Margins, kkt_point
 from jaxflow.limits.model_facts import is_homogeneous
@@ -271,17 +272,6 @@ def test_kkt_residual_of_attention() -> None:
     solution = jf.margin.solve(jf.margin.attention_svm(data, np.eye(4, dtype=bool)[[2, 2, 3]]))
     found = jf.limits.kkt_residual(risk, jf.models.CombinedAttention(solution.primal, head))
     assert float(found.residual) <= 1e-9
-
-
-class Neuron(eqx.Module):
-    w: jax.Array
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jnp.tanh(self.w @ x)
-
-
-def squared_hinge(q: jax.Array) -> jax.Array:
-    return jnp.maximum(1.0 - q, 0.0) ** 2
 
 
 def points_of(model: Any, loss: Any, inputs: Any, targets: Any, starts: Any, truth: Any) -> tuple[Any, Any]:

@@ -2,8 +2,14 @@
 
 import functools
 import json
+import os
 import pickle
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,6 +41,7 @@ def silent(line: str) -> None:
     pass
 
 
+ROOT = Path(__file__).resolve().parents[2]
 # Asked once instead of by every one of many short runs, a third of whose time they are.
 ONCE = {name: functools.cache(getattr(manifests, name)) for name in ("commit", "package_version")}
 
@@ -277,6 +284,36 @@ def test_a_sweep_of_another_version_is_not_continued(tmp_path: Path, monkeypatch
     monkeypatch.setattr(manifests, "package_version", lambda name: "0.0")
     with pytest.raises(papers.OtherNumbers, match="--overwrite begins again"):
         collected()
+
+
+def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.papers.toy_experiment", str(folder), str(pause)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with open(folder.parent / "errors.txt", "ab") as errors:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)
+
+
+@pytest.mark.slow
+def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    papers.reproduce("toy", "curve", scale="paper", out=whole, say=silent)
+    papers.verify("toy", scale="paper", out=whole, say=silent)
+    with start(killed, 0.1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # Forty slow instances take four seconds.
+        time.sleep(random.Random(11).uniform(0.0, 4.0))
+        assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    with start(killed, 0.0) as process:
+        process.communicate(timeout=300)
+    assert process.returncode == 0, (tmp_path / "errors.txt").read_text()
+    for name in FILES:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    # One for each process that came to the numbers, and for each command of the last.
+    kept = [json.loads(file.read_text())["seconds"] for file in (killed / "numbers").rglob("attempts/*.json")]
+    assert len(kept) >= 2
+    assert json.loads((killed / "verify-manifest.json").read_text())["seconds"] >= sum(kept) - 0.1
 
 
 def test_every_dataset_is_found_where_it_says() -> None:

@@ -1,5 +1,9 @@
-"""An experiment that costs nothing, with every kind of part."""
+"""An experiment that costs nothing, with every kind of part; importable by other processes, which may be killed."""
 
+import sys
+import time
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +19,8 @@ from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
 TRIALS = {"quick": 7, "paper": 40, "large": 400}
-# What has been computed.
+# Seconds that every slow instance takes, and what has been computed in this process.
+PAUSE = [0.0]
 COMPUTED: list[str] = []
 
 
@@ -35,6 +40,7 @@ def draw(key: Any, setting: Setting) -> Table:
 
 def slow(key: Any, setting: Setting) -> Table:
     """The number of the same instance again."""
+    time.sleep(PAUSE[0])
     COMPUTED.append("slow")
     return Table(again=np.asarray(draw(key, setting).value))
 
@@ -50,6 +56,7 @@ def key_of(seed: int, setting: int) -> Any:
 
 def curve(scale: str, key: Any) -> Table:
     """A curve `(5,)` and a number."""
+    time.sleep(PAUSE[0])
     COMPUTED.append("curve")
     return Table(x=np.linspace(0.0, 1.0, 5), drawn=np.asarray(jax.random.normal(key)))
 
@@ -90,3 +97,22 @@ def enter_paper() -> None:
     register_paper(papers.Paper("toy", "A toy", "nobody", ()))
     register(TOY, "curve", title="A curve", statements=[BELOW], notes=lambda n: ["a note"], draw=picture)
     register(TOY, "lemma", title="Lemma 1", statements=[BELOW])
+
+
+def main(folder: str, pause: str) -> None:
+    """Both commands in a process of its own, to be killed."""
+    jax.config.update("jax_enable_x64", True)
+    PAUSE[0] = float(pause)
+    enter_paper()
+    print("started", flush=True)
+    for run in (partial(papers.reproduce, "toy", "curve"), partial(papers.verify, "toy")):
+        # What is finished is not computed again.
+        with suppress(FileExistsError):
+            run(scale="paper", out=folder)
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that the numbers are found where they say they are.
+    from tests.papers.toy_experiment import main as run_main
+
+    run_main(*sys.argv[1:])

@@ -153,6 +153,18 @@ def test_both_parametrisations_meet_the_same_instances():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
+def test_a_stiff_path_of_factors_is_replayed():
+    """At d = 2, where paths of (K, Q) are stiff."""
+    factors = {"n": 5, "T": 5, "d": 2}
+    stored = of_trials([138], **factors)
+    [key] = as_keys(key_data(0, "TokenSelection", factors, [138]))
+    limit = EXPERIMENT.replay(key, **factors, parametrization="KQ")
+    assert stored["outcome"][0] == Outcome.locally_optimal == int(limit.outcome)
+    np.testing.assert_array_equal(np.argmax(limit.selection, axis=-1), stored["token"][0])
+    assert float(limit.flow_certificate.duality_gap) <= EXPERIMENT.gap
+
+
 def test_bad_factors_name_themselves():
     with pytest.raises(ValueError, match="parametrization"):
         EXPERIMENT.setup(jax.random.key(0), parametrization="V")
@@ -234,14 +246,12 @@ def test_scouts_in_single_precision_find_the_same(found, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_method_follows_every_instance_too(monkeypatch, replayed):
-    """`find_limit` is asked for it; the answer is given here, as that of each method is tested with the limits."""
-    asked, method = [], jf.Staged()
-    monkeypatch.setattr(queues, "find_limit", lambda *instance, **how: asked.append(how) or replayed)
-    table = plain(function_of("W", TokenSelection(method=method), 2)(KEYS[:2]))
-    assert asked[-1] == {"method": method, "gap": EXPERIMENT.gap, "throw": False}
-    np.testing.assert_array_equal(table["token"], [np.argmax(replayed.selection, axis=-1)] * 2)
-    assert np.all(table["outcome"] == int(replayed.outcome)) and np.all(table["rounds"] == 1)
+def test_another_method_follows_every_instance_too(found):
+    experiment = TokenSelection(width=2, method=jf.Staged())
+    table = plain(function_of("W", experiment, 2)(KEYS[:2]))
+    for name in ("outcome", "token", "selection_status"):
+        np.testing.assert_array_equal(table[name], found["W"][name][:2])
+    assert np.all(table["rounds"] == 1)
 
 
 class Twisted(AbstractExperiment):

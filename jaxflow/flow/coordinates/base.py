@@ -79,19 +79,28 @@ class AbstractCoordinates(eqx.Module):
 
     def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
         r"""$\log\|\nabla L\|-c$ in the *weights*, from the result of `field` at this state."""
-        if self.stretched:
-            return self._of_weights(context, state).log_norm - scaled.log_scale
         return safe_log(tree_norm(scaled.gradient))
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         r"""$-\nabla L/\|\nabla L\|$ in the weights, in the structure of the model."""
-        if self.stretched:
-            return tree_scale(-1.0, tree_unit(self._of_weights(context, state).gradient))
         unit = tree_scale(-1.0 / positive_or_one(tree_norm(scaled.gradient)), scaled.gradient)
         return eqx.filter_jvp(lambda x: self.decode(context, x), (state,), (unit,))[1]
 
-    def _of_weights(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        """The gradient in the weights, of coordinates whose context begins with the risk."""
+
+class AbstractStretched(AbstractCoordinates):
+    """Coordinates with other lengths than the weights have, whose norm and velocity are computed from the weights. The
+    context begins with the risk."""
+
+    stretched: ClassVar[bool] = True
+
+    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
+        return self.of_weights(context, state).log_norm - scaled.log_scale
+
+    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        return tree_scale(-1.0, tree_unit(self.of_weights(context, state).gradient))
+
+    def of_weights(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        """The gradient in the weights."""
         return context[0].scaled_gradient(self.decode(context, state))
 
 

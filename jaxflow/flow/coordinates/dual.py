@@ -1,7 +1,7 @@
 r"""The n-dimensional dual form of orthogonally decomposable networks: the integrated residuals as state."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_kind, is_concrete, require
 from jaxflow.data import LinearData
-from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.coordinates.base import AbstractStretched
 from jaxflow.models import (
     AbstractLinearNetwork,
     Decomposition,
@@ -49,7 +49,7 @@ class DualForm(eqx.Module):
         return (*(eta * jnp.cosh(angle) for eta in first), size * jnp.sinh(angle))
 
 
-class Dual(AbstractCoordinates):
+class Dual(AbstractStretched):
     r"""ν with $\dot\nu=-r(\nu)$, $r_i=\ell'(f(x_i),y_i)$, from (66), which holds for any loss.
 
     For networks that satisfy Assumption 1 with real S and $U_l$ (diagonal networks; full-length convolutions of even
@@ -70,7 +70,6 @@ class Dual(AbstractCoordinates):
     """
 
     decomposition: Decomposition | None = None
-    stretched: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         if self.decomposition is not None:

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
-from jaxflow._core import ScaledGradient, as_plain, positive_or_one, tree_norm, tree_unit
-from jaxflow.flow.coordinates.base import AbstractCoordinates, safe_log
+from jaxflow._core import ScaledGradient, as_plain, positive_or_one, tree_unit
+from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.margin import Schatten
 from jaxflow.margin.potential import AbstractPotential, EntryPotential, check_parameters, check_potential, potential_of
 from jaxflow.risk import EmpiricalRisk
@@ -55,9 +55,6 @@ class Mirror(AbstractCoordinates):
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         return context[0].scaled_gradient(self.decode(context, state))
-
-    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        return safe_log(tree_norm(scaled.gradient))
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         if isinstance(self.p, Schatten):

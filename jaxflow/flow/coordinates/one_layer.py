@@ -1,6 +1,6 @@
 r"""One layer of a diagonal network as state: the others follow from it, to all digits."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient
 from jaxflow.data import LinearData
-from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
+from jaxflow.flow.coordinates.base import AbstractStretched, risk_of_own
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 
 
-class OneLayer(AbstractCoordinates):
+class OneLayer(AbstractStretched):
     r"""For a `DiagonalLinearNetwork`: in each coordinate the layer c that is the smallest at the start.
 
     The flow conserves $w_l^2-w_c^2=r_l^2\ge0$, so that $w_l=\pm\sqrt{c^2+r_l^2}$ with the sign of the start, and
@@ -27,7 +27,6 @@ class OneLayer(AbstractCoordinates):
     """
 
     start: DiagonalLinearNetwork | None = None
-    stretched: ClassVar[bool] = True
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         if not (isinstance(model, DiagonalLinearNetwork) and isinstance(risk.data, LinearData)):
@@ -47,7 +46,7 @@ class OneLayer(AbstractCoordinates):
         return eqx.tree_at(lambda m: m.weights, context[1], tuple(self._layers(context, state)))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        scaled = self._of_weights(context, state)
+        scaled = self.of_weights(context, state)
         gradient = jnp.stack(jax.tree.leaves(scaled.gradient))
         return ScaledGradient(scaled.log_scale, _entry(gradient, context[2]), scaled.multipliers)
 
