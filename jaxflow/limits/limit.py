@@ -90,8 +90,9 @@ class Limit(AbstractPrinted):
     - `excess`: $N(V)/(\mu\cdot\text{optimum})-1$, how far the flow's direction (or point) is above the program's
       certified optimum; +inf where one of the two is missing, and for p < 1. It is negative beyond rounding only where
       the program does not describe this flow.
-    - `stationarity`: $\|\nabla L\|/\sum|p|$ at the end, which is small at a stationary point. For data a thousand
-      times larger or smaller than one it is computed in the units of the data (`jaxflow.limits.units`).
+    - `stationarity`: $\|\nabla L\|/\sum|p|$ at the end, which is small at a stationary point, and infinite where
+      exponents have no digits left to tell. For data a thousand times larger or smaller than one it is computed in the
+      units of the data (`jaxflow.limits.units`).
     - `prediction`: program, theorem, assumptions; `rate`: see `Rate`; `trajectory`: the exact flow.
     - `details`: `AttentionFacts`, `NetworkFacts` or `ModelFacts`, whose fields are attributes of the limit too:
       `limit.kkt` is `limit.details.kkt`.

@@ -39,11 +39,11 @@ Count = int | Int[Array, ""]
 
 
 def stationarity(final: Point) -> Float[Array, ""]:
-    r"""$\|\nabla L\|/\sum_k|p_k|$: of order one under saturation, zero at a stationary point."""
+    r"""$\|\nabla L\|/\sum_k|p_k|$: of order one under saturation, zero at a stationary point; infinite where it is not
+    `readable`, so far out that no stationary point is there."""
     total = jnp.sum(jnp.abs(jnp.asarray(final.multipliers)))
-    # Both are minus infinity where limiting dynamics have left every exponent behind: no stationary point is there.
-    passed = jnp.isneginf(final.log_scale)
-    norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
+    exact = readable(final) & jnp.isfinite(final.log_scale)
+    norm = jnp.exp(jnp.where(exact, final.log_gradient_norm - jnp.where(exact, final.log_scale, 0.0), jnp.inf))
     # Multipliers that are all zero push nowhere; a NaN is no stationary point.
     ratio = jax.lax.select(total > 0, norm / positive_or_one(total), jnp.zeros_like(norm))
     return jnp.where(jnp.isnan(total), jnp.inf, ratio)
@@ -61,9 +61,9 @@ def vanished(final: Point, degree: int, tolerance: float = STATIONARY) -> Bool[A
 
 
 def at_rest(final: Point, degree: int, conserved: Any = None) -> Bool[Array, ""]:
-    r"""Whether the gradient has `vanished`, and its size is readable. Nor is a saddle a rest which an entry of diagonal
-    weights leaves, however small it still is; `conserved` as in `pair_growth`."""
-    rests = vanished(final, degree) & readable(final)
+    """Whether the gradient has `vanished`. A saddle is no rest which an entry of diagonal weights leaves, however small
+    it still is; `conserved` as in `pair_growth`."""
+    rests = vanished(final, degree)
     if not has_pairs(final.model):
         return rests
     growth, ratio = pair_growth(_moving(final), final.velocity, conserved), stationarity(final)
@@ -97,9 +97,9 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
 
 
 def readable(final: Point) -> Bool[Array, ""]:
-    """Whether the exponents of the gradient still have digits after the point: where they are 1e16 and more, as with
+    """Whether the exponents of the gradient still have digits after the point: where they are 1e14 and more, as with
     logits of 1e150, the norm of the gradient cannot be separated from its scale. Exponents beyond a double are those of
-    limiting dynamics, which `stationarity` treats."""
+    limiting dynamics, or of no gradient, which `stationarity` treats."""
     size = jnp.abs(final.log_scale)
     return jnp.isinf(size) | (size * jnp.finfo(size.dtype).eps < 1e-2)
 

@@ -4,6 +4,7 @@ any size; diagonal attention in few dimensions, whose paths an explicit method a
 Many are draws of the referee, by their number of so many.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -110,6 +111,10 @@ def test_a_mode_that_is_hidden_says_nothing_of_rest():
     path = jf.integrate(jf.EmpiricalRisk(data, "squared"), saddle, clock="log_time", until=-5.0)
     assert stationarity(path.final) < 1e-6
     assert not network_at_rest(data, saddle, path)
+    # Where exponents have no digits, their difference is no size: of paths of (K, Q) to log t = 1e148 it was read as
+    # zero, which left a certified direction undecided.
+    far = replace(path.final, log_scale=jnp.array(-1e148), log_gradient_norm=jnp.nextafter(jnp.array(-1e148), -jnp.inf))
+    assert np.isposinf(stationarity(far))
 
 
 @pytest.mark.slow
