@@ -244,7 +244,8 @@ def _in_time(
     solver: Any = method(velocity, 0.0, flat, 1e100, rtol=rtol, atol=least, jac=jacobian)
     for k in range(steps):
         before = solver.t
-        with warnings.catch_warnings():
+        # A step that overflows is tried again, shorter.
+        with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
             # At rest a step is so long that conserved numbers alone are left of Radau's matrix.
             warnings.simplefilter("error", LinAlgWarning)
             try:
