@@ -17,6 +17,7 @@ from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Mirror as Mirror
 from jaxflow.flow.coordinates import OneLayer as OneLayer
 from jaxflow.flow.coordinates import Scores as Scores
+from jaxflow.flow.coordinates import Spectrum as Spectrum
 from jaxflow.flow.coordinates import Weights as Weights
 from jaxflow.flow.diagnosis import Cause as Cause
 from jaxflow.flow.diagnosis import Diagnosis as Diagnosis

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import as_integer, check_kind, check_real, require
-from jaxflow.flow import AbstractCoordinates, Halves, OneLayer, Weights
+from jaxflow.flow import AbstractCoordinates, Halves, OneLayer, Spectrum, Weights
 from jaxflow.flow.coordinates.halves import has_pairs
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
@@ -16,7 +16,7 @@ from jaxflow.limits.path import follow
 from jaxflow.limits.regression_gears import RegressionGears
 from jaxflow.limits.stages import Count, Positive, kept
 from jaxflow.limits.units import largest_entry
-from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -106,4 +106,6 @@ def coordinates_of(model: Any) -> AbstractCoordinates:
     """Coordinates in which what the flow of a diagonal network conserves is exact; `Weights` of others."""
     if has_pairs(model):
         return Halves(kept(model))
+    if isinstance(model, LinearConvolutionalNetwork) and model.full_length and model.depth > 2:
+        return Spectrum(model)
     return OneLayer(model) if isinstance(model, DiagonalLinearNetwork) else Weights()

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, good, linalg, positive_or_one
-from jaxflow.flow import AbstractCoordinates, Drive, Lane, LogTime, LossExcess
+from jaxflow.flow import AbstractCoordinates, Drive, Lane, LogTime, LossExcess, Spectrum
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, begin, go_on
 from jaxflow.limits.saddles import AtMinimum, Hurried, hurried
 from jaxflow.limits.stages import Count, Positive
@@ -127,9 +127,8 @@ class RegressionGears(AbstractProblem):
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         del gear
-        coordinates = Shaken(
-            self.coordinates, jnp.asarray(self.shaken), isinstance(start.here.model, DiagonalLinearNetwork)
-        )
+        each = isinstance(start.here.model, DiagonalLinearNetwork) or isinstance(self.coordinates, Spectrum)
+        coordinates = Shaken(self.coordinates, jnp.asarray(self.shaken), each)
         return start.lane(drive, coordinates=coordinates, clock=LogTime(), until=self.log_time)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 import jaxflow as jf
 from jaxflow import models
 from jaxflow.data import TokenData
-from jaxflow.flow import Factors, Halves, LayerScores, Mirror, OneLayer, Scores
+from jaxflow.flow import Factors, Halves, LayerScores, Mirror, OneLayer, Scores, Spectrum
 from jaxflow.flow.coordinates.halves import pair_growth
 from jaxflow.flow.solvers import state_norm
 from tests.limits.models import Linear, Matrix
@@ -40,9 +40,9 @@ def case(coordinates, kind, *shape, m=None, **how):
     return coordinates, data, kind.init(KEY, data, heads, **more)
 
 
-def network(coordinates, depth):
-    data = jf.data.LinearData(jax.random.normal(KEY, (5, 3)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0]))
-    return coordinates, data, models.DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=0.7, scheme="random")
+def network(coordinates, depth, kind=models.DiagonalLinearNetwork, d=3):
+    data = jf.data.LinearData(jax.random.normal(KEY, (5, d)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0]))
+    return coordinates, data, kind.init(KEY, data, depth=depth, alpha=0.7, scheme="random")
 
 
 CASES = {
@@ -59,6 +59,9 @@ CASES = {
     "halves, two queries": lambda: case(Halves(), models.DiagonalAttention, 3, 4, 3, queries=2),
     "halves of a network": lambda: network(Halves(), 2),
     "one layer of three": lambda: network(OneLayer(), 3),
+    "modes of three filters": lambda: network(Spectrum(), 3, models.LinearConvolutionalNetwork),
+    # An even number of modes has two that are real.
+    "modes of two filters": lambda: network(Spectrum(), 2, models.LinearConvolutionalNetwork, 4),
 }
 SHAPES = {
     "scores in frames": [(4,)],

@@ -40,6 +40,16 @@ FOUND = {
     "tiny start": ("convolutional network", "regression, start 1e-12", 16, [6, 9, 12], "limit_point", 1e-6),
     # Saddles take a time of 1e12, which leaves no digits for what comes after: that is told by a time of its own.
     "long saddle": ("deep network", "regression, start 1e-12, depth 3", 10, [0], "limit_point", 1e-8),
+    # In the weights a Fourier mode of 1e-12 has the roundings of those that have grown: all ten were `undecided`.
+    "saddle of modes": ("convolutional network", "regression, start 1e-12, depth 3", 10, [1, 6], "limit_point", 1e-6),
+    "modes outwards": (
+        "convolutional network",
+        "exponential, start 1e-12, depth 3",
+        10,
+        [0, 8],
+        "locally_optimal",
+        np.nan,
+    ),
     "saddle of sensing": ("matrix sensing", "regression, start 1e-4, depth 5", 10, [2, 3], "limit_point", 1e-9),
     # A coordinate of number 2 that has grown comes back to the size of the start and passes zero there: in the weights,
     # where its layers are equal by then, its sign is that of roundings.

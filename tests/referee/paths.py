@@ -2,15 +2,18 @@ r"""Plain gradient flows of linear networks in NumPy and SciPy, for a referee th
 
 One instance at a time, with Jacobians by the product rule: inwards, to a finite limit, the flow $\dot\theta=-\nabla L$
 itself, by LSODA, or by Radau where LSODA has no end (its corrector fails at saddles of small starts); outwards, along a
-direction, the same path in its arc length by LSODA, with multipliers over the largest one.
+direction, the same path in its arc length by LSODA, with multipliers over the largest one. Convolutional networks are
+followed in their Fourier modes, a rotation of each layer: one that is still as small as the start has its own digits.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.integrate import LSODA, Radau
+from scipy.linalg import LinAlgWarning
 
 # Of directions, which are compared loosely.
 RTOL = 1e-7
@@ -20,6 +23,10 @@ FOLLOWED = 1e10
 FITS, CANCELS = 1e-13, 1e-11
 # Pushes that cancel say nothing of a mode that a small start hides: it takes the time start^(2-L), times this.
 PATIENCE = 1e6
+# A start that is followed outwards in time first.
+SMALL = 1e-6
+# The kind of a convolutional network that is given by the modes of its filters.
+MODES = "modes of a convolutional network"
 
 
 class Vectors(NamedTuple):
@@ -48,6 +55,10 @@ def coefficients(kind: str, theta: tuple[np.ndarray, ...]) -> np.ndarray:
         return reduce(np.multiply, theta)
     if kind == "convolutional network":
         return np.fft.ifft(reduce(np.multiply, map(np.fft.fft, theta))).real
+    if kind == MODES:
+        d = theta[0].shape[-1]
+        product = d ** (0.5 * (len(theta) - 1)) * reduce(np.multiply, map(_halves, theta))
+        return np.fft.irfft(product, n=d, norm="ortho")
     product = reduce(np.matmul, _matrices(kind, theta))
     return product.reshape(*product.shape[:-2], -1)
 
@@ -60,6 +71,11 @@ def pulled(kind: str, theta: tuple[np.ndarray, ...], g: np.ndarray) -> tuple[np.
         spectra, seen = tuple(map(np.fft.fft, theta)), np.fft.fft(g)
         rest = [reduce(np.multiply, spectra[:k] + spectra[k + 1 :]) for k in range(len(theta))]
         return tuple(np.fft.ifft(seen * np.conj(other)).real for other in rest)
+    if kind == MODES:
+        spectra, d = tuple(map(_halves, theta)), g.shape[-1]
+        seen = d ** (0.5 * (len(theta) - 1)) * np.fft.rfft(g, norm="ortho")
+        rest = [reduce(np.multiply, spectra[:k] + spectra[k + 1 :]) for k in range(len(theta))]
+        return tuple(_parts(seen * np.conj(other), d) for other in rest)
     layers = _matrices(kind, theta)
     after: list[Any] = [None] * len(layers)
     for k in range(len(layers) - 2, -1, -1):
@@ -89,6 +105,30 @@ def curvature(
         parts = [b if m == k else b + t for m, (b, t) in enumerate(zip(bent, turned, strict=True))]
         columns.append(np.concatenate([part.reshape(w.size, -1) for part in parts], 1))
     return np.concatenate(columns, 0).T
+
+
+def in_modes(kind: str, theta: tuple[np.ndarray, ...]) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Convolutional networks by the modes of their filters, others as they are."""
+    if kind != "convolutional network":
+        return kind, theta
+    return MODES, tuple(_parts(np.fft.rfft(w, norm="ortho"), w.shape[-1]) for w in theta)
+
+
+def _parts(spectrum: np.ndarray, d: int) -> np.ndarray:
+    """Real and imaginary parts of half a spectrum, as long as the whole."""
+    sizes = np.full(spectrum.shape[-1], np.sqrt(2.0))
+    sizes[[0] if d % 2 else [0, -1]] = 1.0
+    both = sizes * spectrum
+    return np.concatenate([both.real, both.imag[..., 1 : (d + 1) // 2]], -1)
+
+
+def _halves(parts: np.ndarray) -> np.ndarray:
+    """Half a spectrum from its real and imaginary parts."""
+    d = parts.shape[-1]
+    found = parts[..., : d // 2 + 1].astype(complex)
+    found[..., 1 : (d + 1) // 2] += 1j * parts[..., d // 2 + 1 :]
+    found[..., 1 : (d + 1) // 2] /= np.sqrt(2.0)
+    return found
 
 
 def _matrices(kind: str, theta: tuple[np.ndarray, ...]) -> list[np.ndarray]:
@@ -145,6 +185,7 @@ def follow_in(
     kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, rtol: float = 1e-10, steps: int = 6_000
 ) -> np.ndarray | None:
     """The coefficients at which the flow from one start comes to rest, or None where it does not."""
+    kind, theta = in_modes(kind, theta)
     # Of order five, Radau takes twice the steps at a hundred times the tolerance.
     methods = ((LSODA, rtol, steps), (Radau, 100.0 * rtol, 2 * steps))
     found = (_rest(method, kind, data, theta, loss, *how) for method, *how in methods)
@@ -154,6 +195,34 @@ def follow_in(
 def _rest(
     method: Any, kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, rtol: float, steps: int
 ) -> np.ndarray | None:
+    layers, size = split_as(theta), float(np.abs(data.inputs).max())
+    start, scaled = float(np.abs(joined(theta)).max()), data.inputs / size
+    targets = np.abs(data.targets).max()
+    hidden = PATIENCE * max(1.0, start ** (2.0 - len(theta)), 1.0 / size)
+
+    def rests(t: float, flat: np.ndarray) -> bool:
+        at = layers(flat)
+        beta = coefficients(kind, at)
+        p, _ = pushes(loss, data, beta)
+        rounding = 1e-15 * (np.abs(data.inputs) @ np.abs(beta)).max()
+        fits = loss == "squared" and np.abs(p).max() <= FITS * targets + rounding
+        return fits or (t > hidden and _cancelled(kind, at, scaled, p))
+
+    end, rested = _in_time(method, kind, data, theta, loss, rtol, steps, rests)
+    return coefficients(kind, layers(end)) if rested else None
+
+
+def _in_time(
+    method: Any,
+    kind: str,
+    data: Vectors,
+    theta: tuple[np.ndarray, ...],
+    loss: str,
+    rtol: float,
+    steps: int,
+    ends: Callable[[float, np.ndarray], bool],
+) -> tuple[np.ndarray, bool]:
+    """The layers, flat, where the flow `ends`, which is asked every ten steps, or where it was left, and which."""
     # Time is multiplied by the largest entry of the inputs, which changes no path.
     layers, size = split_as(theta), float(np.abs(data.inputs).max())
     scaled = data.inputs / size
@@ -169,31 +238,29 @@ def _rest(
         return curvature(kind, at, scaled, p, size * slope)
 
     flat = joined(theta)
-    start = float(np.abs(flat).max())
     if not velocity(0.0, flat).any():
-        return coefficients(kind, theta)
-    least, targets = 1e-3 * rtol * min(start, 1.0), np.abs(data.targets).max()
-    hidden = PATIENCE * max(1.0, start ** (2.0 - len(theta)), 1.0 / size)
-    passed: Any = 0.0
-    solver = method(velocity, 0.0, flat, 1e100, rtol=rtol, atol=least, jac=jacobian)
+        return flat, True
+    passed, least = 0.0, 1e-3 * rtol * min(float(np.abs(flat).max()), 1.0)
+    solver: Any = method(velocity, 0.0, flat, 1e100, rtol=rtol, atol=least, jac=jacobian)
     for k in range(steps):
         before = solver.t
-        if solver.step() is not None or solver.status != "running":
-            return None
-        if k % 10 == 9:
-            at = layers(solver.y)
-            beta = coefficients(kind, at)
-            p, _ = pushes(loss, data, beta)
-            rounding = 1e-15 * (np.abs(data.inputs) @ np.abs(beta)).max()
-            if loss == "squared" and np.abs(p).max() <= FITS * targets + rounding:
-                return beta
-            if passed + solver.t > hidden and _cancelled(kind, at, scaled, p):
-                return beta
+        # A step that overflows is tried again, shorter.
+        with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
+            # At rest a step is so long that conserved numbers alone are left of Radau's matrix.
+            warnings.simplefilter("error", LinAlgWarning)
+            try:
+                solver.step()
+            except LinAlgWarning:
+                break
+        if solver.status != "running":
+            break
+        if k % 10 == 9 and ends(passed + solver.t, solver.y):
+            return solver.y, True
         if solver.t - before < 1e-9 * solver.t:
             # The flow does not depend on time, which starts again where steps are lost in its digits.
             passed += solver.t
             solver = method(velocity, 0.0, solver.y, 1e100, rtol=rtol, atol=least, jac=jacobian)
-    return None
+    return solver.y, False
 
 
 def _cancelled(kind: str, theta: tuple[np.ndarray, ...], inputs: np.ndarray, p: np.ndarray) -> bool:
@@ -206,6 +273,7 @@ def follow_out(
     kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, margin: float = 300.0, steps: int = 3_000
 ) -> Path:
     """The path from one start in arc length, to the smallest margin `margin` and ten times the size of the start."""
+    kind, theta = in_modes(kind, theta)
     layers, size = split_as(theta), float(np.abs(data.inputs).max())
     scaled = data.inputs / size
 
@@ -233,6 +301,12 @@ def follow_out(
     if not first <= FOLLOWED or not direction(0.0, flat).any():
         return nothing
     least = 1e-3 * RTOL * min(np.abs(flat).max(), 1.0)
+    if start < SMALL:
+        # At the saddles of a small start a length has no digits for what is small.
+        def fits(_: float, flat: np.ndarray) -> bool:
+            return (data.targets * (data.inputs @ coefficients(kind, layers(flat)))).min() > 10.0
+
+        flat, _ = _in_time(Radau, kind, data, theta, loss, RTOL, steps, fits)
     solver = LSODA(direction, 0.0, flat, 1e100, rtol=RTOL, atol=least, jac=jacobian)
     for _ in range(steps):
         if solver.step() is not None or solver.status != "running":

@@ -10,6 +10,7 @@ from jaxflow.flow.coordinates.mirror import Mirror as Mirror
 from jaxflow.flow.coordinates.one_layer import OneLayer as OneLayer
 from jaxflow.flow.coordinates.scores import LayerScores as LayerScores
 from jaxflow.flow.coordinates.scores import Scores as Scores
+from jaxflow.flow.coordinates.spectrum import Spectrum as Spectrum
 from jaxflow.flow.coordinates.weights import Weights as Weights
 
 COORDINATES = {
@@ -20,6 +21,7 @@ COORDINATES = {
     "dual": Dual,
     "log_hadamard": LogHadamard,
     "one_layer": OneLayer,
+    "spectrum": Spectrum,
 }
 
 
