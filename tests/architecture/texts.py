@@ -12,7 +12,7 @@ IGNORED = re.compile(
 )
 KEPT = {".ci", ".gitignore", ".github"}
 
-MAX_LINES = 500
+MAX_LINES = 400
 
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.~-])/(?:home|root|Users|work|tmp|opt|mnt|scratch)/\w|[A-Z]:\\Users"),
