@@ -11,7 +11,7 @@ from jaxtyping import Array, Complex, Float, PyTree
 from jaxflow._core import ScaledGradient, positive_or_one
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretched, risk_of_own
-from jaxflow.models import LinearConvolutionalNetwork
+from jaxflow.models import DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -30,31 +30,34 @@ class Spectrum(AbstractStretched):
     start: LinearConvolutionalNetwork | None = None
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
-        own = isinstance(model, LinearConvolutionalNetwork) and model.full_length
-        if not (own and isinstance(risk.data, LinearData)):
+        fits = isinstance(model, LinearConvolutionalNetwork) and model.full_length
+        if not (fits and isinstance(risk.data, LinearData)):
             raise ValueError(
                 "coordinates: Spectrum needs a LinearConvolutionalNetwork of full length on LinearData; use Weights"
             )
-        risk_of_own(risk, model, "Spectrum moves all layers")
+        own = risk_of_own(risk, model, "Spectrum moves all layers")
         sizes = jnp.abs(_modes_of(model if self.start is None else self.start))
         smallest = jnp.argmin(sizes, axis=0)
         least = jnp.min(sizes, axis=0, keepdims=True)
         # No difference of squares, which underflow.
         apart = jnp.sqrt(sizes - least) * jnp.sqrt(sizes + least)
         chosen = jnp.arange(len(sizes))[:, None] == smallest[None]
-        return _real(_modes_of(model), model.weights[0].size), (risk, model, chosen, apart)
+        return _real(_modes_of(model), model.weights[0].size), (risk, own, model, chosen, apart)
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         filters = jnp.fft.irfft(self._layers(context, state)[0], n=state.shape[1], norm="ortho", axis=1)
-        return eqx.tree_at(lambda m: m.weights, context[1], tuple(filters))
+        return eqx.tree_at(lambda m: m.weights, context[2], tuple(filters))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         modes, stretch = self._layers(context, state)
-        scaled = self.of_weights(context, state)
-        pull: Any = scaled.multipliers @ context[0].data.inputs
-        pull = pull.size ** (0.5 * (len(modes) - 1)) * jnp.fft.rfft(pull, norm="ortho")
-        others = jnp.stack([jnp.prod(jnp.delete(modes, k, axis=0), axis=0) for k in range(len(modes))])
-        gradient = _real(stretch * pull[None] * jnp.conj(others), state.shape[1])
+        layers, d = state.shape
+        size = d ** (0.5 * (layers - 1))
+        beta = jnp.fft.irfft(size * jnp.prod(modes, axis=0), n=d, norm="ortho")
+        # The gradient in β alone: those of the layers follow from it, mode by mode.
+        scaled = context[1].scaled_gradient(DiagonalLinearNetwork((beta, jnp.ones(d))))
+        pull = size * jnp.fft.rfft(scaled.gradient.weights[0], norm="ortho")
+        others = jnp.stack([jnp.prod(jnp.delete(modes, k, axis=0), axis=0) for k in range(layers)])
+        gradient = _real(stretch * pull[None] * jnp.conj(others), d)
         return ScaledGradient(scaled.log_scale, gradient, scaled.multipliers)
 
     def _layers(
