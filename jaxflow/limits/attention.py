@@ -2,7 +2,8 @@ r"""Attention with a linear head, one layer or several W in parallel: its gears,
 
 1. **Explicit**: Tsit5 in arc length, until attention is saturated or the flow rests. Most selections take 40 to 400
    steps. A path at its stability limit (logits of some queries are hundreds apart while others still decide, or the
-   gradient vanishes at a finite point) is stiff, and goes on implicitly.
+   gradient vanishes at a finite point) is stiff, and goes on implicitly. So does one that was far out before, where
+   roundings hide from the estimate of stiffness what limits a step, and has not arrived after a share of all steps.
 2. **Implicit**: Kvaerno5 with Newton's method in log arc length, which near a finite point is a log time.
 3. **Multipliers**: `MultiplierNewton` in log arc length, until the flow certifies its direction or its direction is at
    rest. A selection that is left again is followed explicitly. Where the path has come back from far out, it is
@@ -139,7 +140,8 @@ class AttentionGears(AbstractProblem):
         still = partial(StationaryPoint, degree=model.degree)
         if gear == Gear.explicit:
             ends = still(STATIONARY) | SETTLED | Stiff()
-            return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, whole, self.report, jumps=False)
+            most = jnp.where(again, share_of(whole), whole)
+            return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, most, self.report, jumps=False)
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a step.

@@ -90,6 +90,15 @@ def test_limits_that_were_wrong_or_open_are_right(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_token_that_takes_over_far_out_is_followed_implicitly():
+    """At a norm of e^68, where 1,389 explicit steps did not get to the end of it: their roundings are as large as what
+    tells that they are stiff. No plain path goes there."""
+    data, theta, drawn = run.drawn("diagonal", "(4, 4, 6)", 120)
+    [claim], _ = judged("diagonal", drawn, data.take([30]), tuple(w[[30]] for w in theta))
+    assert claim.outcome == "globally_optimal" and claim.selected.tolist() == [1, 1, 0, 3]
+
+
+@pytest.mark.slow
 def test_three_fully_connected_layers_are_certified_by_default():
     """From starts of 0.2, from one of 1e-12, at a saddle whose gradients are less than any rest, and where two data
     and a positive combination of their opposites cannot be fitted: alone, and beside others, whose margins diverge."""
