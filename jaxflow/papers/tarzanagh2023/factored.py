@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
+from jaxflow.papers.drawing import dress, look_of_errors, share_and_error
 from jaxflow.papers.experiment import Dataset, Mask, Statement, Studies, Sweep, Table, register
 from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, listed
-from jaxflow.plots import draw_percentage_bars
+from jaxflow.plots import new_figure
 from jaxflow.study import Study, TokenSelection
 
 FULL = ((3, 3), (5, 5), (8, 8))
@@ -35,7 +36,8 @@ GROUPS = {
 }
 NAMES = tuple(GROUPS)
 MINIMISES, ANOTHER, POINT, OPEN = NAMES
-COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
+# Of all but the first.
+COLORS = ("#D55E00", "#666666", "#0072B2")
 # Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`.
 COLUMNS = ("outcome", "excess", "flow_gap", "program_gap")
 
@@ -121,20 +123,29 @@ def _notes(numbers: Table) -> list[str]:
 
 
 def draw(numbers: Table) -> Any:
-    """How the flows of each pair ended, as shares of all."""
-    counts = np.stack([among(numbers, name).sum(axis=-1) for name in NAMES], axis=-1)
-    total = counts.sum(axis=-1)
-    return draw_percentage_bars(
-        {
-            "x": np.array([f"{d}, {m}" for d, m in zip(numbers.pairs.d, numbers.pairs.m, strict=True)]),
-            "x_label": "$d$, $m$",
-            "panels": ["limits of $(K,Q)$, $n=T=5$"],
-            "names": list(NAMES),
-            "colors": list(COLORS),
-            "percentage": (100.0 * counts / np.maximum(total, 1)[:, None])[None],
-            "denominator": total[None],
-        }
+    """What the flows of each pair do that do not minimise the nuclear norm, on a logarithmic axis: nearly all do."""
+    figure, (axis,) = new_figure(1, width=6.0)
+    places, total = np.arange(len(numbers.pairs.d)), np.full(len(numbers.pairs.d), numbers.ends.outcome.shape[1])
+    for k, name in enumerate((ANOTHER, POINT, OPEN)):
+        count = among(numbers, name).sum(axis=-1)
+        share, error = share_and_error(count, total)
+        at = places + 0.2 * (k - 1)
+        some = count > 0
+        look = {"color": COLORS[k], "linestyle": "none", "markersize": 6.0}
+        axis.errorbar(at[some], share[some], yerr=error[:, some], **look_of_errors())
+        axis.plot(at[some], share[some], marker="os^"[k], label=name, **look)
+        # Of none that was seen: the end of the interval.
+        axis.plot(at[~some], error[1, ~some], marker="v", fillstyle="none", **look)
+    axis.plot([], [], marker="v", color="black", fillstyle="none", linestyle="none", label="none seen: at most")
+    dress(
+        axis, f"limits of $(K,Q)$, $n=T=5$, {total[0]:,} flows each", x="$d$, $m$", y="flows (%), Wilson 95%", log="y"
     )
+    axis.set_xticks(places, [f"{d}, {m}" for d, m in zip(numbers.pairs.d, numbers.pairs.m, strict=True)])
+    axis.set_xlim(-0.6, len(places) - 0.4)
+    # Above the marks.
+    axis.set_ylim(top=30.0 * axis.get_ylim()[1])
+    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
+    return figure
 
 
 # Theorem 2 says where the *regularisation path* of W = K Qᵀ goes: to a solution of (Att-SVM⋆), least nuclear norm.
