@@ -103,7 +103,8 @@ class LinearStaged(AbstractMethod):
 
 
 def coordinates_of(model: Any) -> AbstractCoordinates:
-    """Coordinates in which what the flow of a diagonal network conserves is exact; `Weights` of others."""
+    """Those of a diagonal network, or of a convolutional one of three layers and more, in which entries or modes do not
+    mix and what the flow conserves is exact; `Weights` of others."""
     if has_pairs(model):
         return Halves(kept(model))
     if isinstance(model, LinearConvolutionalNetwork) and model.full_length and model.depth > 2:

@@ -40,8 +40,8 @@ class Shaken(AbstractCoordinates):
 
     A mode that is as small as the start, or has decayed below it, is added to weights that have grown,
     and has their roundings. Where its size decides the limit, these roundings do too, at every tolerance. The
-    coordinates of a diagonal network do not mix: there `each` entry is shaken by its own size. `amount` of zero
-    changes no bit.
+    coordinates of a diagonal network do not mix, nor do Fourier modes: there `each` entry is shaken by its own size.
+    `amount` of zero changes no bit.
     """
 
     inside: AbstractCoordinates

@@ -157,7 +157,7 @@ def test_the_seconds_of_all_attempts_are_kept(toy: Any, tmp_path: Path, monkeypa
         return json.loads((tmp_path / f"{name}-manifest.json").read_text())
 
     # Seconds are rounded to a tenth, and a shorter attempt would be rounded away.
-    monkeypatch.setitem(experiment.PAUSE, 0, 0.2)
+    monkeypatch.setattr(experiment, "PAUSE", [0.2])
     for name, drawing in (("alone", toy.picture), ("check", None)):
         registry.register(ALONE, name, title="Lemma 2", statements=[ZERO], draw=drawing)
     with killed_at(monkeypatch, "dataset.write_file"):
