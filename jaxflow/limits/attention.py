@@ -105,9 +105,10 @@ class AttentionGears(AbstractProblem):
     **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest
     explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
     `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `most_cap`: of paths whose
-    margins are thin (see `_cap_from`), `cap` by default; `path_rtol`: of explicit and implicit gears, which decide where a path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one
-    that decides it too; `solver` of theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in
-    coordinates in which they are near their end (see `lane`), for where the path to it is not asked for.
+    margins are thin (see `_cap_from`), `cap` by default; `path_rtol`: of explicit and implicit gears, which decide
+    where a path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one that decides it too; `solver` of
+    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their
+    end (see `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True
