@@ -49,6 +49,7 @@ from jaxflow.flow import (
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
+from jaxflow.limits.self_certificate import MASKED_ATTENTION
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
@@ -156,7 +157,8 @@ class AttentionGears(AbstractProblem):
             return Drive(solver, controller, ends, whole, self.report, still(ROUNDED), jumps=False)
         rtol = jnp.where(again, self.rtol, self.quick_rtol)
         controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
-        certified = SelfCertified(self.gap)
+        # A limit is concluded from settled attention, which of thin margins comes later than their certificate.
+        certified = SelfCertified(self.gap) & SelectionSettled(MASKED_ATTENTION, pull=1.0)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
         ends = certified | AtRest() | LEFT | BACK | still(ROUNDED)
