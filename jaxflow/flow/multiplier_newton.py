@@ -148,7 +148,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any, solver_state: StageState, made_jump: Any
     ) -> tuple[PyTree, PyTree, Any, StageState, Any]:
         system = _system(terms)
-        state, w, log1p_length = y0
+        state, w, b = y0
         h = t1 - t0
         tableau: Any = self.method.tableau  # pyright: ignore[reportAttributeAccessIssue]
         stages = tableau.num_stages
@@ -181,14 +181,12 @@ class MultiplierNewton(diffrax.AbstractSolver):
         _, margins_at = _at(system, constraints, t1)
         good = good & jnp.all(jnp.where(constraints.keeps, margins_at(after) > 0, True))
         error = jax.tree.map(lambda e: jnp.where(good, e, jnp.inf), weighted(tableau.b_error))
-        # Lengths grow like rho by the choice of the clock, in whose unit they are counted.
-        grown = jnp.logaddexp(log1p_length, t0 + h + jnp.log(-jnp.expm1(-h)))
+        # Lengths grow like rho by the choice of the clock: b' = 1 - b.
+        grown = b - jnp.expm1(-h) * (1.0 - b)
         y1 = (after, w, grown)
         y_error = (error, None if w is None else jnp.zeros_like(w), jnp.zeros_like(grown))
         # For the interpolation, which looks at the rates at the two ends.
-        ends = (t0, log1p_length), (t1, grown)
-        begun, done = (h * jnp.exp(t - a) for t, a in ends)
-        lengths = jnp.zeros((stages,), grown.dtype).at[0].set(begun).at[-1].set(done)
+        lengths = jnp.zeros((stages,), grown.dtype).at[0].set(h * (1.0 - b)).at[-1].set(h * (1.0 - grown))
         k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), lengths)
         new = StageState(jax.tree.map(lambda k: k[-1] / h, rates), logs, shift)
         return y1, y_error, dict(y0=y0, y1=y1, k=k), new, diffrax.RESULTS.successful

@@ -29,7 +29,7 @@ def _nobody_certifies(gap: Any) -> Array:
 
 
 class System(eqx.Module):
-    r"""The extended system against the clock's variable s: `(y, w, a)`.
+    r"""The extended system against the clock's variable s: `(y, w, b)`.
 
     With coordinates x and $\rho=ue^s$ (for a clock whose lengths grow like that; otherwise $\rho=1$):
 
@@ -39,8 +39,8 @@ class System(eqx.Module):
     - $w=\rho(1+t)e^{-r}$ with $r=\log dt/ds$. $\log(1+t)$ itself would be a hopeless state: its rate
       $e^{r-\log(1+t)}$ overflows within one step. w obeys a linear equation and stays of order one; it is
       left out where the clock tells the time, or does not care.
-    - $a=\log(1+\text{arc length}/u)$, u the unit of ρ (1 where there is none): at other units its rate is $u/\ell$ at
-      first, which nothing resolves (a path of length 2e6, in a unit of 2e8, was said to be e^(8e58) long).
+    - $b=\ell/\rho$ of the arc length ℓ. Its equation is linear, and no clock of lengths lets ℓ grow faster than ρ. No
+      controller watches it: as $\log(1+\ell)$ it came out of one step at 7e4 where a path left a saddle at length 10.
 
     Beyond the clock's cap the gradient is taken at $\min(\rho,\text{cap})\,y$ and w rests: log t is then
     $-(\rho/\text{cap})^L$ times the log scale there, to leading order. `degree` is L.
@@ -60,10 +60,10 @@ class System(eqx.Module):
             return y, None, zero
         return y, rho * jnp.exp(-self.log_rate(zero, state)), zero
 
-    def log_unit(self) -> Array:
-        """log u of the lengths."""
-        first = self.clock.log_length(jnp.zeros(()))
-        return jnp.zeros(()) if first is None else first
+    def log_rho(self, s: Array) -> Array:
+        """log ρ, beyond the cap too."""
+        log_length = self.clock.log_length(s)
+        return jnp.zeros(()) if log_length is None else log_length
 
     def scale(self, s: Array) -> tuple[Array, Array, Array]:
         """min(ρ, cap), ρ'/ρ, and log(ρ/cap) where that is positive, else 0."""
@@ -75,9 +75,9 @@ class System(eqx.Module):
 
     def unpack(self, s: Array, extended: PyTree) -> tuple[PyTree, Array | None, Array]:
         """Coordinates x (at most at the cap), (1 + t) e^{-r}, and the log of the arc length."""
-        y, w, log1p_length = extended
+        y, w, b = extended
         rho, _, _ = self.scale(s)
-        return tree_scale(rho, y), None if w is None else w / rho, self.log_unit() + _log_expm1(log1p_length)
+        return tree_scale(rho, y), None if w is None else w / rho, jnp.log(jnp.maximum(b, 0.0)) + self.log_rho(s)
 
     def model(self, state: PyTree, beyond: Array) -> Any:
         """The model at a state, which beyond the cap stands for a longer one."""
@@ -105,13 +105,13 @@ class System(eqx.Module):
         return log_speed - scaled.log_scale
 
     def field(self, s: Array, extended: PyTree, args: Any) -> PyTree:
-        y, w, log1p_length = extended
+        y, w, b = extended
         rho, expansion, beyond = self.scale(s)
         state = tree_scale(rho, y)
         scaled, log_norm, _, log_speed = self.rates(s, state)
         velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
-        length = jnp.where(log_norm > LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length - self.log_unit()), 0.0)
+        length = jnp.where(log_norm > LOG_ZERO, jnp.exp(log_speed + log_norm - self.log_rho(s)), 0.0) - expansion * b
         if w is None:
             return rate, None, length
 

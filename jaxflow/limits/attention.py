@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
@@ -48,6 +49,7 @@ from jaxflow.flow import (
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
+from jaxflow.limits.self_certificate import MASKED_ATTENTION
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
@@ -103,10 +105,11 @@ class AttentionGears(AbstractProblem):
 
     **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest
     explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
-    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit
-    and implicit gears, which decide where a path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one
-    that decides it too; `solver` of theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in
-    coordinates in which they are near their end (see `lane`), for where the path to it is not asked for.
+    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `most_cap`: of paths whose
+    margins are thin (see `_cap_from`), `cap` by default; `path_rtol`: of explicit and implicit gears, which decide
+    where a path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one that decides it too; `solver` of
+    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their
+    end (see `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True
@@ -114,6 +117,7 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
+    most_cap: Positive | None = None
     near: float = HORIZON
     log_horizon: float = HORIZON
     floor: float = FLOOR
@@ -153,7 +157,8 @@ class AttentionGears(AbstractProblem):
             return Drive(solver, controller, ends, whole, self.report, still(ROUNDED), jumps=False)
         rtol = jnp.where(again, self.rtol, self.quick_rtol)
         controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
-        certified = SelfCertified(self.gap)
+        # A limit is concluded from settled attention, which of thin margins comes later than their certificate.
+        certified = SelfCertified(self.gap) & SelectionSettled(MASKED_ATTENTION, pull=1.0)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
         ends = certified | AtRest() | LEFT | BACK | still(ROUNDED)
@@ -188,7 +193,7 @@ class AttentionGears(AbstractProblem):
         return start.lane(
             drive,
             coordinates=coordinates,
-            clock=LogArcLength(unit=unit, cap=self.cap, timed=False),
+            clock=LogArcLength(unit=unit, cap=self._cap_from(start.unit, model.degree), timed=False),
             until=self.log_horizon,
             save_at=save_at,
             dt0=DIRECT_STEP if self.direct else FIRST_STEP,
@@ -220,6 +225,15 @@ class AttentionGears(AbstractProblem):
         hasty = (lost == 0) & (nothing | left | back)
         following = jnp.where(hasty, Gear.multipliers, following)
         return Shift(following, ~(nothing | hasty))
+
+    def _cap_from(self, unit: Array, degree: int) -> Array:
+        """The length at which exponents stop to grow, of a path that settles at a length of `unit`: its least exponent
+        is minus the log of the tolerance there, and grows by as much as one of margin one does up to `cap`. Of margins
+        of 1e-3 in (K, Q) what is left of exponents of 1e12 is more than a gap of 1e-8."""
+        if self.most_cap is None:
+            return jnp.asarray(self.cap)
+        settled = -np.log(SETTLED.tolerance)
+        return jnp.clip(self.cap * unit / settled ** (1.0 / degree), self.cap, self.most_cap)
 
     def _careful(self, lost: Int[Array, ""]) -> Float[Array, ""]:
         """The log arc length by which the implicit gear goes on at least: two after the first stretch that came to

@@ -13,7 +13,7 @@ import numpy as np
 from jaxflow._core import as_boolean, as_integer, check_kind, check_real, require
 from jaxflow.flow import Scores, Weights
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
-from jaxflow.limits.attention import AttentionGears, cap_of, coordinates_of
+from jaxflow.limits.attention import MOST_EXPONENTS, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
 from jaxflow.limits.stages import FLOOR, HORIZON, Count, Positive, kept
 from jaxflow.limits.units import units_of
@@ -113,6 +113,7 @@ class Staged(AbstractMethod):
             gap=gap,
             cap=cap,
             far=far,
+            most_cap=MOST_EXPONENTS ** (1.0 / model.degree) if self.cap is None else None,
             near=HORIZON if self.near is None else self.near,
             log_horizon=HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,

@@ -78,5 +78,8 @@ def nearest_face(gram: Float[Array, "m m"], inequality: Bool[Array, " m"], equal
     square, reached, support = jnp.diagonal(table), on, jnp.zeros_like(used)
     start = (jnp.zeros((), int), table, square, reached, support)
     state = (*start, *choose(square, reached, jnp.zeros_like(on), support))
-    pivots, _, _, _, support, weights, _, _, going = lax.while_loop(unfinished, body, state)
-    return Face(weights, support, pivots, ~going)
+    pivots, _, _, reached, support, weights, _, _, going = lax.while_loop(unfinished, body, state)
+    # A constraint that lies next to the span of the face does not enter, and may be violated by the root of its square.
+    lacks = jnp.max(jnp.where(inequality & ~support, reached, 0.0), initial=0.0)
+    solved = lacks <= ROUNDED * (1.0 - jnp.sum(on * weights))
+    return Face(weights, support, pivots, ~going & solved)

@@ -243,6 +243,7 @@ def test_so_many_doublings_reach_all_digits(dtype: Any, steps: int) -> None:
     assert 0.5 ** (2**steps) < jnp.finfo(dtype).eps <= 2.0 * 0.5 ** (2 ** (steps - 1))
 
 
+@pytest.mark.slow
 def test_a_step_has_one_jacobian():
     # The oscillator of van der Pol with a damping of 100.
     term = diffrax.ODETerm(lambda t, y, args: jnp.stack([y[1], 100.0 * (1.0 - y[0] ** 2) * y[1] - y[0]]))

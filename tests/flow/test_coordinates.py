@@ -169,6 +169,7 @@ PUSHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "shape", "loss", "solver"),
     [
@@ -207,6 +208,7 @@ def test_the_path_is_that_of_scipy_in_the_dual_variable(p: float, shape: Any, lo
     np.testing.assert_allclose(velocity, speed / np.linalg.norm(speed), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1.5, 3.0])
 def test_squared_error_ends_at_the_least_bregman_divergence(p: float) -> None:
     rng = np.random.default_rng(1)

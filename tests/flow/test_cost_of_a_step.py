@@ -116,6 +116,7 @@ def test_the_estimate_is_the_rate_of_a_linear_field(rate):
     np.testing.assert_allclose(share * real_stability_interval(diffrax.Tsit5), h * rate, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_stiff_path_is_stopped_and_no_other():
     """Near the minimum of a loss with curvatures of 1 and 1e4 explicit steps are limited by stability."""
     model = eqx.nn.Linear(2, "scalar", use_bias=False, key=jax.random.key(0))

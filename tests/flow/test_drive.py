@@ -103,6 +103,7 @@ def queues(batch):
     return {width: eqx.filter_jit(lambda lanes, w=width: counted_queue(drive, lanes, width=w)) for width in (2, 4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 4])
 def test_a_device_steps_no_more_often_than_a_list_schedule(batch, queues, width):
     """Whoever is free takes the next of the list: at most the work over the width, and the longest lane (Graham 1966);
@@ -171,6 +172,7 @@ def test_a_path_from_next_to_a_rest_has_a_first_step():
     assert lane.s == lane.end and drive.trajectory(lane).result == RESULTS.successful
 
 
+@pytest.mark.slow
 def test_lengths_far_below_the_unit_are_counted():
     # In units of one the rate of log(1 + length) is 1e8 at the start: no step resolved it, and a path of some millions
     # was said to be e^(8e58) long.

@@ -157,6 +157,7 @@ def test_a_flow_rests_where_kinks_take_every_direction() -> None:
     assert float(path.final.log_gradient_norm) == -np.inf
 
 
+@pytest.mark.slow
 def test_what_cannot_be_settled_ends_as_sliding_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     # No gates are ever found to be consistent.
     monkeypatch.setattr(filippov, "CONSISTENT", -2.0)

@@ -27,6 +27,7 @@ def network(seed, activation=jax.nn.relu):
     return (lambda theta: labels * outputs(theta)), start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     margins, start = network(seed)

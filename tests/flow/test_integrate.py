@@ -52,6 +52,7 @@ def test_every_clock_coordinates_and_solver_trace_the_same_path(clock, coordinat
     assert found.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=10 * close)
 
 
+@pytest.mark.slow
 def test_the_loss_clock_traces_the_same_path(reference):
     """It has no closed form on this path: points are compared where it has arrived."""
     risk, model, _ = reference
@@ -76,6 +77,7 @@ def test_velocity_direction_and_multipliers_of_the_final_point():
     assert str(trajectory.regime) == "exact"
 
 
+@pytest.mark.slow
 def test_stopping_rules_compose():
     risk, start = attention()
 

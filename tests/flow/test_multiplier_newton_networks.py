@@ -47,6 +47,7 @@ MARGINS["leaves"] = (BilinearMargins(normal(6, 4), jnp.ones((1, 1))), _layers)
 MARGINS["vector"] = (QuadraticMargins(symmetric(6, 15)), _layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARGINS)
 def test_margins_against_dense_algebra(name):
     margins, x = MARGINS[name]

@@ -30,6 +30,7 @@ def saved(problem):
     return jf.integrate(*problem, clock="log_time", until=4.0, save_at=READINGS)
 
 
+@pytest.mark.slow
 def test_saveat_times_are_readings_of_the_clock(problem, saved):
     same = jf.integrate(*problem, clock="log_time", until=4.0, saveat=diffrax.SaveAt(ts=READINGS))
     # The same steps; the points are computed by another program.

@@ -118,6 +118,7 @@ def test_find_limit_heeds_a_rule_that_is_registered_later():
     assert rule_of(model) is not theirs
 
 
+@pytest.mark.slow
 def test_the_certificate_of_w_is_of_the_flow(concluded):
     limit = concluded(CombinedAttention, "frobenius")
     own, theirs = limit.flow_certificate, limit.program_solution.certificate

@@ -58,6 +58,7 @@ def is_the_svm(limit: Any, rows: np.ndarray, still: np.ndarray, atol: float) -> 
     np.testing.assert_allclose(limit.details.margin, np.min(rows @ direction), rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "at"), [(kind, 2 * k + i) for k, kind in enumerate(KINDS) for i in range(2)])
 def test_a_linear_model_ends_where_cvxpy_says(batch: tuple[Any, ...], kind: str, at: int) -> None:
     inputs, labels, start, limit = (jax.tree.map(lambda x: x[at], part) for part in batch)

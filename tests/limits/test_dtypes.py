@@ -59,6 +59,7 @@ def test_every_mixture_is_followed(dtypes):
     assert dtypes_of_ends(*problem(*dtypes)) == {jnp.dtype("float64")}
 
 
+@pytest.mark.slow
 def test_mixed_types_and_a_common_first_token_have_a_certified_limit():
     """Such as one for the class: no sequence selects it here, and it must not count as the same token elsewhere."""
     data, head = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)

@@ -61,6 +61,7 @@ def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
     assert np.all(np.isfinite(exponents)) and abs(np.median(exponents) - 1.0) < 0.05
 
 
+@pytest.mark.slow
 def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
     instances, limits = combined
     some = range(0, 40, 2)
@@ -176,6 +177,7 @@ def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
     assert norm in str(limit) and "the flow's own gap" in str(limit) and "Sheen et al." in str(limit)
 
 
+@pytest.mark.slow
 def test_factors_certify_their_own_nuclear_limits(factors):
     """Not more than one instance in twelve is left open; what is left open is not called certified."""
     decided = np.asarray((factors.outcome == "globally_optimal") | (factors.outcome == "locally_optimal"))
@@ -185,6 +187,7 @@ def test_factors_certify_their_own_nuclear_limits(factors):
     assert np.all(np.asarray(factors.program_solution.certificate.duality_gap) <= 1e-8)
 
 
+@pytest.mark.slow
 def test_a_path_that_is_continued_from_a_checkpoint_has_the_same_end(tmp_path):
     risk, model = small(jf.models.CombinedAttention)
     limit = find_limit(risk, model)
@@ -212,6 +215,7 @@ def test_tied_tokens_are_refused_or_ambiguous():
     assert str(find_limit(tied, model, throw=False).outcome) == "ambiguous"
 
 
+@pytest.mark.slow
 def test_registered_models_and_their_programs():
     risk, model = small(jf.models.FactoredAttention)
     selection = jnp.zeros(3, int)

@@ -245,6 +245,25 @@ def test_no_step_passes_over_the_change_of_a_token(
     assert claim.outcome == outcome and claim.selected.tolist() == selected
 
 
+def test_a_path_that_leaves_a_saddle_far_out_has_the_length_that_it_went() -> None:
+    """W at (8, 8, 2): at a length of e^10 pushes cancel to 5e-5 until log t = 47. As the log of one plus itself the
+    length came out of the step that left as e^74410, the next gear took it for its unit, and the state was NaN."""
+    risk, model = TokenSelection().setup(jax.random.key(70_121), n=8, T=8, d=2, parametrization="W")
+    limit = jf.find_limit(risk, model)
+    assert limit.outcome == "locally_optimal"
+    end = limit.trajectory.final
+    np.testing.assert_allclose(end.log_arc_length, end.log_norm, atol=1e-6)
+
+
+def test_exponents_of_thin_margins_grow_until_they_certify() -> None:
+    """(K, Q) at (5, 10, 2): margins of 1.7e-4 are known to 1.4e-8 where exponents are 1e12 times as large as them,
+    and a gap of 1e-8 is asked for."""
+    key = jax.random.split(jax.random.key(77), 512)[63]
+    risk, model = TokenSelection().setup(key, n=5, T=10, d=2, parametrization="KQ")
+    limit = jf.find_limit(risk, model)
+    assert limit.outcome == "locally_optimal" and limit.excess <= 1e-8
+
+
 @pytest.mark.slow
 def test_an_implicit_step_passes_over_no_token_either() -> None:
     """W at (5, 5, 2): at a length of 1,200 a step of length 1,000 went past the wall between two tokens with nearly

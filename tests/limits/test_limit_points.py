@@ -55,6 +55,7 @@ def far(beta, exact):
     return np.linalg.norm(np.asarray(beta) - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
 
 
+@pytest.mark.slow
 def test_theorem_5_is_met_to_the_gap_asked_for_and_the_error_is_a_bound():
     gap, keys, alphas = 1e-10, jax.random.split(KEY, COUNT), jnp.logspace(-4, 1, COUNT)
 

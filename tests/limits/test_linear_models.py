@@ -138,6 +138,7 @@ def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None
         assert margins.min() > 0 and nnls(rows[active].T, w)[1] <= 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["columns", "rows", "start"])
 def test_overlapping_data_of_any_units_from_any_start_have_a_point(what: str) -> None:
     """Columns up to 1e12 apart, rows up to 1e8, or margins of 1e5 at the start: the flow to log t = 2 is far from its
@@ -204,6 +205,7 @@ def test_of_a_wrong_frame_nothing_is_certified_and_the_velocity_shows_it(monkeyp
     np.testing.assert_allclose(*(x.flow_direction.module.w for x in (wrong, right)), rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [False, True])
 def test_separable_data_go_to_the_largest_margin_of_cvxpy(layer: bool) -> None:
     """With an intercept: by a column of ones, or by a layer of Equinox."""

@@ -31,6 +31,7 @@ VECTORS = of_each(*(((6, 10, 4), 1, *one) for one in ((1.5, 6), (1.2, 2), (3.0, 
 MATRICES = of_each(*(((3, 10, 3, 4), 4, *one) for one in ((3.0, 3), (1.5, 3))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "seed", "p", "least"), [*VECTORS, *MATRICES])
 def test_certified_directions_are_those_of_the_program(shape: tuple[int, ...], seed: int, p: float, least: int) -> None:
     rng, vectors = np.random.default_rng(seed), len(shape) == 3
@@ -51,6 +52,7 @@ def test_certified_directions_are_those_of_the_program(shape: tuple[int, ...], s
             np.testing.assert_allclose(jf.margin.solve_cvxpy(program).primal, ours, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_singular_values_that_are_zero_in_the_limit() -> None:
     """Of many classes the rows of W sum to zero, and a power less than one makes a rounding large."""
     rng = np.random.default_rng(0)
@@ -64,6 +66,7 @@ def test_singular_values_that_are_zero_in_the_limit() -> None:
     np.testing.assert_allclose(np.linalg.svd(ours, compute_uv=False)[2], 0.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_is_gradient_flow() -> None:
     """Of entries it is the default; of singular values it is the same flow."""
     rng = np.random.default_rng(2)
@@ -89,6 +92,7 @@ def test_overlapping_data_end_at_their_minimum(p: float, shape: tuple[int, ...])
     assert f"Mirror flow with p = {p:g}" in str(limit)
 
 
+@pytest.mark.slow
 def test_other_limits_are_undecided() -> None:
     """Of quasi-separable data, and of data that overlap in fewer dimensions than there are parameters."""
     inputs = np.array([[1.0, 0.0, 2.0], [1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])

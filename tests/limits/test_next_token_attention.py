@@ -45,6 +45,7 @@ def batches() -> dict[str, tuple[Any, Any]]:
     return {name: (parts, limits_of(*map(jnp.asarray, parts))) for name, parts in made.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(2 * EACH))
 @pytest.mark.parametrize("name", ["independent", "dependent"])
 def test_both_parts_are_those_of_other_solvers(batches: dict[str, tuple[Any, Any]], name: str, at: int) -> None:

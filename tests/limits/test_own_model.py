@@ -43,6 +43,7 @@ def batch() -> tuple[Any, Any, TwoLayers, jf.ModelLimit]:
     return inputs, labels, models, run(inputs, labels, models)
 
 
+@pytest.mark.slow
 def test_every_instance_of_a_batch_has_its_own_outcome(batch) -> None:
     inputs, labels, _, limits = batch
     outcomes = [str(name) for name in limits.outcome.name]
@@ -56,6 +57,7 @@ def test_every_instance_of_a_batch_has_its_own_outcome(batch) -> None:
         np.testing.assert_allclose(residual, limit.kkt_residual, rtol=0.1, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_relu_network_with_many_classes_ends_at_a_kkt_point_of_all_margins() -> None:
     keys = jax.random.split(jax.random.key(2), 4)
     inputs = jax.random.normal(keys[0], (N, D))

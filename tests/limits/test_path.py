@@ -64,6 +64,7 @@ def test_every_path_ends_and_its_ledger_adds_up(paths):
     assert sum(int(path.stats["num_implicit_steps"] > 0) for path in paths) >= 3
 
 
+@pytest.mark.slow
 def test_a_selection_that_is_left_again_is_followed_to_the_next(path_of, instances):
     """An implicit integration from the start agrees once it is followed beyond a log arc length of 7.4
     (benchmarks/crowded.py)."""

@@ -85,6 +85,7 @@ def gaps(key: int, until: float) -> tuple[float, float]:
     return tuple(float(one.duality_gap) for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [1, 4])
 def test_directions_of_prompt_and_head_have_bounds_though_no_theorem_names_them(key):
     """Of v to what is certified elsewhere; of p a gap that falls like a power of log t."""

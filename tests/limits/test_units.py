@@ -109,6 +109,7 @@ def test_small_diagonal_starts_are_followed_past_saddles():
     assert outcomes.count("undecided") <= 2, outcomes
 
 
+@pytest.mark.slow
 def test_what_is_a_stationary_point_and_what_is_none():
     risk, model = attention(models.CombinedAttention)
     diagonal, start = attention(models.DiagonalAttention)

@@ -33,6 +33,7 @@ def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * np.abs(np.asarray(b)).max())
 
 
+@pytest.mark.slow
 def test_polish_brings_the_last_digits_back() -> None:
     """The λ of a random program, and Q with W = M Q Qᵀ; half of Q Qᵀ is the matrix of the interior point."""
     program = attention_svm(*single(3), "nuclear")

@@ -22,6 +22,7 @@ from jaxflow.margin import (
     solve,
     solve_cvxpy,
 )
+from jaxflow.study import TokenSelection
 from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single, stacked
 
 # What Clarabel, asked for 1e-10, and a certified gap of 1e-10 leave; where multipliers are not unique (symmetric
@@ -164,6 +165,15 @@ def test_symmetric_completion_in_other_norms(norm: str) -> None:
     known = np.array([[1.0, 2.0, 3.0], [2.0, 0.0, -1.0], [3.0, -1.0, 0.5]])
     off = np.abs(np.asarray(solution.primal) - known)
     assert off[np.arange(9).reshape(3, 3) != 4].max() <= CLOSE
+
+
+def test_a_constraint_next_to_the_span_of_a_face_is_not_passed_over() -> None:
+    """Eight sequences in two dimensions: pivots ended on a face of which one constraint was violated by 1e-4, its
+    square outside of the face's span being 1e-10."""
+    key = jax.random.split(jax.random.key(5), 1024)[573]
+    risk, _ = TokenSelection().setup(key, n=8, T=8, d=2, parametrization="W")
+    found = solve(attention_svm(risk.data, jnp.array([3, 5, 0, 2, 3, 0, 2, 6])))
+    assert found.result == "optimal" and found.certificate.duality_gap < 1e-10
 
 
 def test_a_mask_says_what_is_known() -> None:

@@ -20,6 +20,7 @@ def value_and_gradient(flat: np.ndarray, p: float) -> tuple[float, np.ndarray]:
     return np.sum(s**p) / p, ((u * s ** (p - 1)) @ vt).reshape(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["margins", "interpolation"])
 @pytest.mark.parametrize("p", [1.5, 3.0])
 def test_a_certified_optimum_is_that_of_scipy(p: float, kind: str) -> None:
@@ -45,6 +46,7 @@ def test_a_certified_optimum_is_that_of_scipy(p: float, kind: str) -> None:
     np.testing.assert_allclose(solution.primal.reshape(-1), found.x, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1.5, 3.0])
 def test_programs_of_attention_are_solved(p: float) -> None:
     data, _ = jf.data.random_tokens(jax.random.key(0), 3, 4, 4)

@@ -50,6 +50,7 @@ def test_local_optimality_by_hand_one_by_one_and_enumerated_in_chunks() -> None:
     assert seen == {(True, True), (True, False), (False, False)} and {"global_", "local", "not_local"} <= statuses
 
 
+@pytest.mark.slow
 def test_assumptions_on_orthogonal_tokens_of_which_one_is_hidden() -> None:
     """Orthonormal tokens and queries: all tokens are support for every choice, so that B.1 and D hold."""
     mask = np.arange(4) < np.array([[3], [4]])

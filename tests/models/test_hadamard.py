@@ -58,6 +58,7 @@ def test_logarithms_give_the_weights_back_with_every_sign():
     assert jnp.allclose(model.conserved(), model.scaled(0.0).conserved(), rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_log_coordinates_trace_the_path_of_the_weights():
     """With the logarithms of u + v alone, and with those of u - v beside them, which conserve their sum."""
     risk = head_risk()

@@ -169,6 +169,7 @@ def test_the_profiles_solve_their_differential_equations(depth):
         np.testing.assert_allclose(h, t / (1 - t**2) ** 2, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_edges_of_the_intervals():
     assert edge(2) == float("inf") and edge(3) == pytest.approx(np.pi / 2) and edge(4) == pytest.approx(1.0)
     # ∫_0^∞ cosh^(−3) = π/4.

@@ -12,6 +12,7 @@ from jaxflow.papers import cross_check
 from tests.papers.recorded import entry_of
 
 
+@pytest.mark.slow
 def test_both_solvers_agree_on_a_program_and_on_one_without_a_solution() -> None:
     program = max_margin(np.eye(2), np.array([1.0, -1.0]), "l1")
     # The least l1 norm at margin one is two; CVXPY is certified to 1e-6.

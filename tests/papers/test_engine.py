@@ -76,6 +76,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> datasets.Raw:
     return collect(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.slow
 def test_keys_are_made_from_names_and_cells_meet_the_same_instances(whole: datasets.Raw) -> None:
     numbers = TOY.typed(whole)
     assert numbers.draws.value.shape == (2, 7) and numbers.draws.powers.shape == (2, 7, 2)
@@ -318,6 +319,7 @@ def test_killed_at_random_both_commands_go_on_to_the_same_bits(toy: Any, tmp_pat
     assert json.loads((killed / "verify-manifest.json").read_text())["seconds"] >= sum(kept) - 0.1
 
 
+@pytest.mark.slow
 def test_every_dataset_is_found_where_it_says() -> None:
     from jaxflow.papers.part_experiment import DATASETS
     from jaxflow.study.experiment import import_named

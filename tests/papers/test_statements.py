@@ -20,9 +20,6 @@ AT_REST, UNDECIDED, FAILED = Outcome.finite_stationary_point, Outcome.undecided,
 YES, NO, OPEN = AssumptionStatus.holds, AssumptionStatus.violated, AssumptionStatus.undecided
 INFEASIBLE, INACCURATE = ProgramResult.infeasible, ProgramResult.inaccurate
 
-# Drawing and fitting of these takes more than a few seconds in all.
-HEAVY = {("boix2023", name) for name in ("lora", "fig4", "fig8", "fig9")}
-HEAVY |= {("tarzanagh2023", "fig1"), ("yun2021", "single")}
 # Measured outside of the hypotheses, to show what becomes of the conclusion there; and of Assumption B.1, of which the
 # numbers of figure 6 say nothing.
 OUTSIDE = {
@@ -37,9 +34,8 @@ OUTSIDE = {
 
 # Numbers of the wrong sign and order: NumPy warns of logarithms and of fits that these make NaN.
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("paper", "name"), [pytest.param(*key, marks=pytest.mark.slow) if key in HEAVY else key for key in EXPERIMENTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "name"), EXPERIMENTS)
 def test_what_is_said_of_the_numbers_and_of_every_change_of_a_column(paper: str, name: str) -> None:
     """`python -m tests.papers.record` writes what is said; a line that differs is a statement that has changed."""
     assert said_of(paper, name) == recorded(paper)[name]

@@ -65,6 +65,7 @@ def test_claims_of_attention_are_judged() -> None:
                 assert attention.judge("W", data, one, path, i).verdict == verdict, one
 
 
+@pytest.mark.slow
 def test_paths_from_far_out_are_those_of_small_steps() -> None:
     rng = np.random.default_rng(0)
     data, theta = attention.ordinary(rng, 2, 3, 3, 4), attention.start(rng, "W", 2, 4, 30.0)
@@ -106,6 +107,7 @@ def test_points_are_judged_by_their_own_error() -> None:
             assert networks.judge_point("deep network", data, theta, claim).verdict == verdict, claim
 
 
+@pytest.mark.slow
 def test_a_path_of_diagonal_attention_is_followed_back_from_far_out() -> None:
     data, theta, _ = run.drawn("diagonal", "(3, 3, 4)", 1440)
     end = returns.follow_back(data.take(996), tuple(x[996] for x in theta))

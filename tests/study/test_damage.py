@@ -57,6 +57,7 @@ def read(path: Path, expected: xarray.Dataset) -> str:
         return "refused" if in_one_sentence(error) else f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.slow
 def test_every_file_damaged(tmp_path, tiny):
     """Read, it is the same or refused; a run ends in the bytes of an undisturbed one, or refuses the group's metadata.
 

@@ -45,6 +45,7 @@ def test_two_devices_give_the_same_bytes(tmp_path):
     assert len({entry["device"] for entry in read_log(tmp_path / "two.zarr")[1:]}) == 2
 
 
+@pytest.mark.slow
 def test_threads(tmp_path, small):
     with ThreadPoolExecutor(3) as threads:
         small_study(cheap).run(tmp_path / "r.zarr", threads, progress=False)

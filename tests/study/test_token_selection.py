@@ -310,6 +310,7 @@ def test_other_models_and_methods_have_no_queues():
         assert experiment.queues({"d": 3}) is None
 
 
+@pytest.mark.slow
 def test_n_and_T_and_d_are_factors_of_one_study():
     """Tokens are as many as the largest n; where there are fewer, their number is followed by the number of none. (How
     results of several lengths are filled up is tested in `test_experiments.py`.)"""

@@ -59,6 +59,7 @@ def test_supports_of_the_example(stages):
     assert list(stages.results.name) == ["learned"] * 4 + ["finished", "not_run"] and int(stages.count) == 4
 
 
+@pytest.mark.slow
 def test_limits_are_least_squares_on_the_support_to_rounding(stages):
     for row, support in zip(np.asarray(stages.products)[:4], np.asarray(stages.support)[:4], strict=True):
         expected = np.zeros(3)
