@@ -21,6 +21,7 @@ def gradients_are(exact: np.ndarray, some: Any) -> None:
     np.testing.assert_allclose(by_jax, exact, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2e7, 0], ids=["outer products", "factors"])
 @pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
 def test_gradients_of_attention_are_those_of_the_risk(kind: Any, most: float, monkeypatch: Any) -> None:
@@ -37,6 +38,7 @@ def test_gradients_of_attention_are_those_of_the_risk(kind: Any, most: float, mo
     np.testing.assert_allclose(plain.combined(some.starts, 5)[0], model.combined_weights(), rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regression", [False, True])
 def test_gradients_of_networks_are_those_of_the_risk(regression: bool) -> None:
     keys = jax.random.split(jax.random.key(0), 3)

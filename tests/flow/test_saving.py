@@ -63,7 +63,8 @@ def test_dense_output_meets_the_steps_and_the_path_in_between(problem, steps, sa
         steps.at(1.0)
 
 
-@pytest.mark.parametrize("adjoint", [diffrax.ForwardMode(), pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("adjoint", [diffrax.ForwardMode(), None])
 def test_derivatives_by_every_adjoint_agree_with_differences(problem, adjoint):
     risk, model = problem
 

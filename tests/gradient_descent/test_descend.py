@@ -120,6 +120,7 @@ def close(one, other):
         np.testing.assert_allclose(a, b, rtol=RTOL, atol=RTOL)
 
 
+@pytest.mark.slow
 def test_small_steps_follow_the_flow():
     # Euler's method: an error of order one in η, measured as a halving.
     flow = integrate(RISK, COMBINED, clock="physical_time", until=8.0)

@@ -109,9 +109,8 @@ def test_finite_stationary_points_are_recognised_and_are_minima(two_dimensional)
         assert jnp.linalg.eigvalsh(jax.hessian(loss)(row))[0] > 0
 
 
-@pytest.mark.parametrize(
-    "outcome", [pytest.param("finite_stationary_point", marks=pytest.mark.slow), "globally_optimal"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("outcome", ["finite_stationary_point", "globally_optimal"])
 def test_a_limit_alone_and_in_a_batch_with_a_lane_of_nan(two_dimensional, outcome):
     """What is NaN fails and disturbs no other."""
     instances, limits = two_dimensional

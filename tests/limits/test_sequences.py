@@ -24,12 +24,10 @@ def start(key=0, causal=True, common=False, visible=None):
 
 
 # Causal: output k has k − 1 tokens to leave. Without a mask, and with a common head: T − 1 at each of its outputs.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "constraints"),
-    [
-        pytest.param({}, N * T * (T - 1) // 2, marks=pytest.mark.slow),
-        ({"causal": False, "common": True, "key": 1}, N * T * (T - 1)),
-    ],
+    [({}, N * T * (T - 1) // 2), ({"causal": False, "common": True, "key": 1}, N * T * (T - 1))],
 )
 def test_a_limit_is_certified_by_its_own_dual_and_solves_the_program(how, constraints):
     risk, model = start(**how)

@@ -56,6 +56,7 @@ def test_a_bad_lane_leaves_its_batch_alone(norm: str) -> None:
         np.testing.assert_allclose(solution.primal[at], margin.solve(lane(programs, at)).primal, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_no_constraint_at_all(norm: str) -> None:
     """One visible token each is legitimate: the zero matrix is optimal."""

@@ -69,6 +69,7 @@ CASES["layers of W, attention alone"] = partial(in_parallel, models.CombinedAtte
 CASES["layers of KQ"] = partial(in_parallel, models.FactoredAttention, JOINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_equals_autodiff_where_that_does_not_underflow(name):
     risk, start = CASES[name]()

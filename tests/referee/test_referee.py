@@ -172,6 +172,7 @@ def test_stationary_points_of_deep_sparse_programs() -> None:
     assert verdict("locally_optimal", uneven) == "wrong"
 
 
+@pytest.mark.slow
 def test_finite_points_of_data_that_no_hyperplane_separates() -> None:
     change = draws.KINDS["logistic, not separable"].change
     data, _, verdict = classification("diagonal network", 6, change=change)

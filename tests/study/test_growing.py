@@ -32,6 +32,7 @@ def ten(tmp_path, stored):
     return tmp_path / "r.zarr"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [8, 3])
 def test_a_grown_store_is_the_one_that_was_large_from_the_start(tmp_path, before, stored):
     path = tmp_path / "r.zarr"
