@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core.lanes import looped_on_cpu
+from jaxflow._core.trees import positive_or_one
 
 # Rows of a matrix that is factorised, or only eliminated, in plain operations, which a batch does all at once: LAPACK
 # takes longer to be called than to answer.
@@ -304,21 +305,24 @@ class _Newton(optimistix.Newton):
 class _Chord(optimistix.Chord):
     """Newton's method with one Jacobian: that of the first point, or one that is handed to it. Diffrax hands the one of
     the second stage to all stages of a step, whose Jacobians are alike where its error is small. Without `residual` it
-    ends as `_Newton` does."""
+    ends as `_Newton` does, and if `relative` by an absolute tolerance that is relative to the size of the state."""
 
     rtol: Any
     atol: Any
     residual: bool = eqx.field(static=True, default=True)
+    relative: bool = eqx.field(static=True, default=False)
 
     def init(self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: Any) -> Any:
         known = options.get("init_state")
         return super().init(fn, y, args, options, f_struct, aux_struct, tags) if known is None else known
 
     def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: Any) -> Any:
-        return super().terminate(fn, y, args, options, state, tags) if self.residual else _within(self, y, args, state)
+        if self.residual:
+            return super().terminate(fn, y, args, options, state, tags)
+        return _within(self, y, args, state, self.relative)
 
 
-def _within(finder: Any, rate: Any, args: Any, state: Any) -> tuple[Any, Any]:
+def _within(finder: Any, rate: Any, args: Any, state: Any, relative: bool = False) -> tuple[Any, Any]:
     """Whether the last change of a stage is within the tolerances of a root finder, whatever the residual is.
 
     The unknown is a rate, which has no scale of its own: in log t, where an entry rests, it is all rounding, t times
@@ -328,9 +332,11 @@ def _within(finder: Any, rate: Any, args: Any, state: Any) -> tuple[Any, Any]:
     # What Diffrax hands to a root finder that wants to know of the stage $y+d\,h\,f$.
     _, d, _, _, _, y, _, h = args
 
+    least = finder.atol * positive_or_one(finder.norm(y)) if relative else finder.atol
+
     def share(rate: Any, change: Any, y: Any) -> Any:
         # Not Diffrax's closed product of a rate with a step: it refuses values with another sharding.
-        return d * h * change / (finder.atol + finder.rtol * jnp.abs(y + d * h * rate))
+        return d * h * change / (least + finder.rtol * jnp.abs(y + d * h * rate))
 
     change = jax.tree.map(share, rate, state.diff, y)
     failed = state.result != optimistix.RESULTS.successful
@@ -346,7 +352,13 @@ def newton(
 
 
 def chord(
-    rtol: Any, atol: Any, norm: Callable[[Any], Array] = optimistix.max_norm, *, residual: bool = True
+    rtol: Any,
+    atol: Any,
+    norm: Callable[[Any], Array] = optimistix.max_norm,
+    *,
+    residual: bool = True,
+    relative: bool = False,
 ) -> optimistix.Chord:
-    """`newton` with one Jacobian for a step of an implicit method of Diffrax, factorised once by `LU`."""
-    return _Chord(rtol, atol, norm=norm, linear_solver=LU(), residual=residual)
+    """`newton` with one Jacobian for a step of an implicit method of Diffrax, factorised once by `LU`; `relative`: the
+    absolute tolerance is one of a state of size one."""
+    return _Chord(rtol, atol, norm=norm, linear_solver=LU(), residual=residual, relative=relative)

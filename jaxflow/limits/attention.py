@@ -51,7 +51,7 @@ from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.self_certificate import MASKED_ATTENTION
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, share_of
+from jaxflow.limits.steps import PATH_RTOL, Relative, explicit_control, implicit_control, kvaerno, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -148,9 +148,10 @@ class AttentionGears(AbstractProblem):
             return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, most, self.report, jumps=False)
         if gear == Gear.implicit:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
-            # exponents, which are as large as lengths (to the power L). One Jacobian a step.
-            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, partial(linalg.chord, residual=False))
-            controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
+            # exponents, which are as large as lengths (to the power L). One Jacobian a step. Where a path stands while
+            # the clock goes on, a tolerance that grew with the clock would be one of whole logits.
+            solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, partial(linalg.chord, residual=False, relative=True))
+            controller = Relative(implicit_control(rtol=rtol, atol=1e-2 * rtol))
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
             ends = still(STATIONARY) | SETTLED

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one, tree_norm
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.stages import Positive
 
@@ -70,6 +70,43 @@ class _Moved(diffrax.AbstractStepSizeController):
             t0, t1, smaller(y0), smaller(y1_candidate), args, y_error, error_order, state
         )
         return *said, (state, start), result
+
+
+class Relative(diffrax.AbstractStepSizeController):
+    """Steps whose absolute tolerance is one of a state of size one.
+
+    Of weights in units of a clock's length: where pushes cancel the clock goes on and the weights stand. With 1e-8 of
+    that length (1.8 for weights of 1,400) W at (20, 5, 4) left a saddle on the other side in three of eight runs from
+    starts 1e-13 apart.
+    """
+
+    steps: diffrax.PIDController
+
+    def wrap(self, direction: Any) -> "Relative":
+        return Relative(self.steps.wrap(direction))
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, *args: Any) -> tuple[Any, Any]:
+        return self.steps.init(terms, t0, t1, y0, *args)
+
+    def adapt_step_size(
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
+    ) -> tuple[Any, ...]:
+        size = positive_or_one(tree_norm(y0[0]))
+
+        def scaled(y: Any) -> Any:
+            return jax.tree.map(lambda y: y / size, y)
+
+        return self.steps.adapt_step_size(
+            t0, t1, scaled(y0), scaled(y1_candidate), args, scaled(y_error), error_order, controller_state
+        )
 
 
 def kvaerno(

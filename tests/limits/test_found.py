@@ -245,14 +245,15 @@ def test_no_step_passes_over_the_change_of_a_token(
     assert claim.outcome == outcome and claim.selected.tolist() == selected
 
 
-def test_a_path_that_leaves_a_saddle_far_out_has_the_length_that_it_went() -> None:
-    """W at (8, 8, 2): at a length of e^10 pushes cancel to 5e-5 until log t = 47. As the log of one plus itself the
-    length came out of the step that left as e^74410, the next gear took it for its unit, and the state was NaN."""
-    risk, model = TokenSelection().setup(jax.random.key(70_121), n=8, T=8, d=2, parametrization="W")
-    limit = jf.find_limit(risk, model)
-    assert limit.outcome == "locally_optimal"
-    end = limit.trajectory.final
-    np.testing.assert_allclose(end.log_arc_length, end.log_norm, atol=1e-6)
+def test_a_path_that_stands_while_the_clock_goes_on_leaves_on_the_right_side() -> None:
+    """W at (8, 8, 2) and (20, 5, 4): pushes cancel to 1e-5 for a long time. With an absolute tolerance in units of the
+    clock's length the path left elsewhere; as the log of one plus itself the length of the first came out of that step
+    as e^74410, and the state was NaN. Kvaerno5 at 1e-9 from the start (benchmarks/crowded.py) says that both rest."""
+    for n, T, d, key in ((8, 8, 2, 70_121), (20, 5, 4, 90_198)):
+        risk, model = TokenSelection().setup(jax.random.key(key), n=n, T=T, d=d, parametrization="W")
+        limit = jf.find_limit(risk, model)
+        end = limit.trajectory.final
+        assert limit.outcome == "finite_stationary_point" and end.log_norm <= end.log_arc_length < end.log_norm + 0.5
 
 
 def test_exponents_of_thin_margins_grow_until_they_certify() -> None:
