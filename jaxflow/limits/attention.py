@@ -51,7 +51,7 @@ from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.self_certificate import MASKED_ATTENTION
 from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.limits.steps import PATH_RTOL, Relative, explicit_control, implicit_control, kvaerno, share_of
+from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, relative_control, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -151,7 +151,7 @@ class AttentionGears(AbstractProblem):
             # exponents, which are as large as lengths (to the power L). One Jacobian a step. Where a path stands while
             # the clock goes on, a tolerance that grew with the clock would be one of whole logits.
             solver = kvaerno(1e-2 * rtol, 1e-2 * rtol, partial(linalg.chord, residual=False, relative=True))
-            controller = Relative(implicit_control(rtol=rtol, atol=1e-2 * rtol))
+            controller = relative_control(rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
             ends = still(STATIONARY) | SETTLED
@@ -230,7 +230,7 @@ class AttentionGears(AbstractProblem):
     def _cap_from(self, unit: Array, degree: int) -> Array:
         """The length at which exponents stop to grow, of a path that settles at a length of `unit`: its least exponent
         is minus the log of the tolerance there, and grows by as much as one of margin one does up to `cap`. Of margins
-        of 1e-3 in (K, Q) what is left of exponents of 1e12 is more than a gap of 1e-8."""
+        of 1.7e-4 in (K, Q) what is left of exponents of 1e12 is more than a gap of 1e-8."""
         if self.most_cap is None:
             return jnp.asarray(self.cap)
         settled = -np.log(SETTLED.tolerance)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -34,17 +35,48 @@ def share_of(steps: Int[Array, ""]) -> Int[Array, ""]:
 
 def explicit_control(rtol: Positive) -> diffrax.AbstractStepSizeController:
     """The steps of an explicit method."""
-    return _Moved(diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm))
+    return _Seen(diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm), _moved)
 
 
-class _Moved(diffrax.AbstractStepSizeController):
-    """Steps whose errors are relative to what an entry is, or to how far it has moved if that is less. Far out a token
-    takes over within a length that is rounding beside the weights."""
+def relative_control(rtol: Positive) -> diffrax.AbstractStepSizeController:
+    """Those of an implicit method whose absolute tolerance is one of a state of size one.
+
+    Of weights in units of a clock's length: where pushes cancel the clock goes on and the weights stand. With 1e-8 of
+    that length (1.8 for weights of 1,400) W at (20, 5, 4) left a saddle on the other side in three of eight runs from
+    starts 1e-13 apart.
+    """
+    return _Seen(implicit_control(rtol=rtol, atol=1e-2 * rtol), _relative)
+
+
+def _moved(state: Any, start: Any) -> tuple[Any, Any]:
+    """Errors are relative to what an entry is, or to how far it has moved if that is less. Far out a token takes over
+    within a length that is rounding beside the weights."""
+
+    def smaller(y: Any) -> Any:
+        return jax.tree.map(lambda y, y0: jnp.where(jnp.abs(y) < jnp.abs(y - y0), y, y - y0), y, start)
+
+    return smaller, lambda error: error
+
+
+def _relative(state: Any, start: Any) -> tuple[Any, Any]:
+    """All in units of the size of the state."""
+    size = positive_or_one(tree_norm(state[0]))
+
+    def scaled(y: Any) -> Any:
+        return jax.tree.map(lambda y: y / size, y)
+
+    return scaled, scaled
+
+
+class _Seen(diffrax.AbstractStepSizeController):
+    """`steps` that see states and errors through two functions, which `look` makes of the state before a step and of
+    the first one."""
 
     steps: diffrax.PIDController
+    look: Callable[[Any, Any], tuple[Any, Any]] = eqx.field(static=True)
 
-    def wrap(self, direction: Any) -> "_Moved":
-        return _Moved(self.steps.wrap(direction))
+    def wrap(self, direction: Any) -> "_Seen":
+        return _Seen(self.steps.wrap(direction), self.look)
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: Any, *args: Any) -> tuple[Any, Any]:
         step, state = self.steps.init(terms, t0, t1, y0, *args)
@@ -62,51 +94,11 @@ class _Moved(diffrax.AbstractStepSizeController):
         controller_state: Any,
     ) -> tuple[Any, ...]:
         state, start = controller_state
-
-        def smaller(y: Any) -> Any:
-            return jax.tree.map(lambda y, y0: jnp.where(jnp.abs(y) < jnp.abs(y - y0), y, y - y0), y, start)
-
+        seen, erred = self.look(y0, start)
         *said, state, result = self.steps.adapt_step_size(
-            t0, t1, smaller(y0), smaller(y1_candidate), args, y_error, error_order, state
+            t0, t1, seen(y0), seen(y1_candidate), args, erred(y_error), error_order, state
         )
         return *said, (state, start), result
-
-
-class Relative(diffrax.AbstractStepSizeController):
-    """Steps whose absolute tolerance is one of a state of size one.
-
-    Of weights in units of a clock's length: where pushes cancel the clock goes on and the weights stand. With 1e-8 of
-    that length (1.8 for weights of 1,400) W at (20, 5, 4) left a saddle on the other side in three of eight runs from
-    starts 1e-13 apart.
-    """
-
-    steps: diffrax.PIDController
-
-    def wrap(self, direction: Any) -> "Relative":
-        return Relative(self.steps.wrap(direction))
-
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, *args: Any) -> tuple[Any, Any]:
-        return self.steps.init(terms, t0, t1, y0, *args)
-
-    def adapt_step_size(
-        self,
-        t0: Any,
-        t1: Any,
-        y0: Any,
-        y1_candidate: Any,
-        args: Any,
-        y_error: Any,
-        error_order: Any,
-        controller_state: Any,
-    ) -> tuple[Any, ...]:
-        size = positive_or_one(tree_norm(y0[0]))
-
-        def scaled(y: Any) -> Any:
-            return jax.tree.map(lambda y: y / size, y)
-
-        return self.steps.adapt_step_size(
-            t0, t1, scaled(y0), scaled(y1_candidate), args, scaled(y_error), error_order, controller_state
-        )
 
 
 def kvaerno(

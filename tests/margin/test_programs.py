@@ -168,8 +168,8 @@ def test_symmetric_completion_in_other_norms(norm: str) -> None:
 
 
 def test_a_constraint_next_to_the_span_of_a_face_is_not_passed_over() -> None:
-    """Eight sequences in two dimensions: pivots ended on a face of which one constraint was violated by 1e-4, its
-    square outside of the face's span being 1e-10."""
+    """Eight sequences in two dimensions: pivots ended on a face, and the program with a gap of 1.4e-4. A constraint was
+    violated of which too little lay outside of the face's span for it to enter."""
     key = jax.random.split(jax.random.key(5), 1024)[573]
     risk, _ = TokenSelection().setup(key, n=8, T=8, d=2, parametrization="W")
     found = solve(attention_svm(risk.data, jnp.array([3, 5, 0, 2, 3, 0, 2, 6])))
