@@ -27,6 +27,9 @@ _LINEAR = {
     *("max", "min", "abs", "neg", "add", "sub", "mul", "select_n", "convert_element_type", "broadcast_in_dim"),
     *("jit", "pjit", "reshape", "squeeze", "copy", *_COMPARISONS),
 }
+# What no derivative passes through. What moves nothing, or moves through these alone, as the largest entry that softmax
+# subtracts, has no kinks.
+_CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
 
 
 class Gated(NamedTuple):
@@ -76,7 +79,8 @@ def gated(function: Callable[[Any], Any], x: Any, gates: Any = None, offsets: An
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
     kinks = _Kinks(gates, offsets)
-    out = _run(closed.jaxpr, closed.consts, jax.tree.leaves(x), [True] * len(jax.tree.leaves(x)), kinks)[0]
+    leaves, passed = jax.tree.leaves(x), _passed(closed.jaxpr, closed.jaxpr.outvars)
+    out = _run(closed.jaxpr, closed.consts, leaves, [True] * len(leaves), kinks, passed)[0]
     empty = jnp.zeros(0)
     return Gated(
         jax.tree.unflatten(jax.tree.structure(shape), [_plain(value) for value in out]),
@@ -89,8 +93,32 @@ def _plain(value: Any) -> Any:
     return value.holds if isinstance(value, _Choice) else value
 
 
-def _run(jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks) -> tuple[list[Any], list[bool]]:
-    """Values and whether they depend on the point; a kink of what does not is none."""
+def _passed(jaxpr: Any, outputs: Any) -> set[Any]:
+    """The variables of which derivatives reach one of the outputs."""
+    passed = {variable for variable in outputs if not isinstance(variable, core.Literal)}
+    for equation in reversed(jaxpr.eqns):
+        name, operands = equation.primitive.name, equation.invars
+        if passed.isdisjoint(equation.outvars) or name in _CONSTANT:
+            continue
+        inner = _inner(name, equation.params)
+        if inner is not None:
+            within = _within(inner, equation, passed)
+            operands = [x for x, own in zip(operands, inner.jaxpr.invars, strict=True) if own in within]
+        passed.update(x for x in operands if not isinstance(x, core.Literal))
+    return passed
+
+
+def _within(inner: Any, equation: Any, passed: set[Any]) -> set[Any]:
+    """`_passed` of the jaxpr of an equation."""
+    outputs = zip(inner.jaxpr.outvars, equation.outvars, strict=True)
+    return _passed(inner.jaxpr, [own for own, variable in outputs if variable in passed])
+
+
+def _run(
+    jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks, passed: set[Any]
+) -> tuple[list[Any], list[bool]]:
+    """Values and whether they depend on the point and have `passed` on to an output; a kink of what does not is
+    none."""
     known: dict[Any, tuple[Any, bool]] = {}
     for variable, value in zip(jaxpr.constvars, consts, strict=True):
         known[variable] = (value, False)
@@ -102,19 +130,22 @@ def _run(jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks) 
 
     for equation in jaxpr.eqns:
         values, moves = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
-        results, depend = _apply(equation, list(values), list(moves), kinks)
+        moves = [x and not passed.isdisjoint(equation.outvars) for x in moves]
+        results, depend = _apply(equation, list(values), moves, kinks, passed)
         for variable, result, moves_too in zip(equation.outvars, results, depend, strict=True):
             known[variable] = (result, moves_too)
     found = [read(atom) for atom in jaxpr.outvars]
     return [value for value, _ in found], [moves for _, moves in found]
 
 
-def _apply(equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks) -> tuple[list[Any], list[bool]]:
+def _apply(
+    equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks, passed: set[Any]
+) -> tuple[list[Any], list[bool]]:
     name, params = equation.primitive.name, equation.params
     moving = any(moves)
     inner = _inner(name, params)
     if inner is not None and moving:
-        return _run(inner.jaxpr, inner.consts, values, moves, kinks)
+        return _run(inner.jaxpr, inner.consts, values, moves, kinks, _within(inner, equation, passed))
     inexact = all(jnp.issubdtype(jnp.result_type(_plain(v)), jnp.inexact) for v in values)
     if moving and inexact and name in ("max", "min"):
         a, b = jnp.broadcast_arrays(*values)
@@ -131,9 +162,7 @@ def _apply(equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks) -
     out = list(out) if equation.primitive.multiple_results else [out]
     if moving and inexact and name in _COMPARISONS:
         return [_Choice(out[0], _COMPARISONS[name] * (values[0] - values[1]))], [True]
-    # What no derivative passes through moves nothing.
-    differentiable = name not in ("stop_gradient", "sign", "floor", "ceil", "round")
-    return out, [moving and differentiable for _ in out]
+    return out, [moving and name not in _CONSTANT for _ in out]
 
 
 def _inner(name: str, params: dict[str, Any]) -> Any:

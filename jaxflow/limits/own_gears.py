@@ -24,7 +24,7 @@ from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExce
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
-from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
+from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, kvaerno, relative_control
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -61,9 +61,9 @@ class OwnGears(AbstractProblem):
         digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
         # With one Jacobian a step iterations are cheap and converge linearly. (In a narrow valley 10 of them left 135
         # solves of 650 steps without an end, and 40 left 57 of 391.)
-        solver = kvaerno(digits, digits, partial(linalg.chord, residual=not self.point), iterations=40)
-        controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
-        return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
+        finder = partial(linalg.chord, residual=not self.point, relative=self.point)
+        solver = kvaerno(digits, digits, finder, iterations=40)
+        return Drive(solver, relative_control(rtol), stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         lane = partial(start.lane, drive, coordinates=Weights())

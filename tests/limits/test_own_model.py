@@ -16,6 +16,7 @@ from benchmarks.printed_errors import Neuron, squared_hinge
 from jaxflow.flow import HardMarginState
 from jaxflow.limits.model_direction import Margins, kkt_point
 from jaxflow.limits.model_facts import is_homogeneous
+from jaxflow.study import TokenSelection
 from tests.limits.models import Linear, Products, TwoLayers, kkt_residual_of
 
 N, D, WIDTH = 6, 2, 8
@@ -111,6 +112,31 @@ def test_attention_needs_nothing_but_its_weights() -> None:
     # Only U moves, and the direction says so.
     assert limit.direction.head.v is None and limit.direction.U.shape == (3, 3)
     assert "not necessarily optimal" in str(limit)
+
+
+class Softmax(eqx.Module):
+    """Attention as a caller writes it."""
+
+    W: jax.Array
+
+
+@pytest.mark.slow
+def test_softmax_in_a_callers_own_model_is_smooth() -> None:
+    """Taken for a kink, its largest entry left explicit steps alone: 200,000 of them did not come to this rest, to
+    which the library's own W goes as well. (At rtol 1e-6 of the path, 30 long, ends are 4e-4 apart.)"""
+    risk, model = TokenSelection().setup(jax.random.key(90_109), n=5, T=5, d=2, parametrization="W")
+    data: Any = risk.data
+
+    def margins(own: Softmax) -> jax.Array:
+        logits = jnp.einsum("itd,de,ie->it", data.tokens, own.W, data.queries)
+        return data.labels * jnp.einsum("it,itd,d->i", jax.nn.softmax(logits), data.tokens, model.head.v)
+
+    limit = jf.find_limit(jf.EmpiricalRisk.from_margins(margins, "logistic"), Softmax(model.W))
+    known = jf.find_limit(risk, model)
+    assert limit.outcome == known.outcome == "finite_stationary_point"
+    assert limit.trajectory.stats["num_steps"] <= 500
+    W = known.end
+    assert jnp.linalg.norm(limit.end.module.W - W) <= limit.stationary.error * jnp.linalg.norm(W)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
