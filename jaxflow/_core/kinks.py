@@ -11,6 +11,7 @@ What a loop (`scan`, `while_loop`, `cond`) computes is taken as it is, and so is
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +22,16 @@ from jaxtyping import Array, Float
 
 # Comparisons: the order of the operands in which the switch is positive where the comparison holds.
 _COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
+# What joins them, and the switch of what is joined.
+_JOINED: dict[str, Callable[..., Array]] = {"not": jnp.negative, "and": jnp.minimum, "or": jnp.maximum}
 # What a function with a derivative of its own may be made of if it is piecewise linear, as ReLU is. Others (softplus,
 # logaddexp) hide a maximum in something smooth and are left alone.
 _LINEAR = {
     *("max", "min", "abs", "neg", "add", "sub", "mul", "select_n", "convert_element_type", "broadcast_in_dim"),
     *("jit", "pjit", "reshape", "squeeze", "copy", *_COMPARISONS),
 }
+# What moves the entries of an array and no number. `vmap` puts such operations between a comparison and its choice.
+_REARRANGED = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "slice", "rev", "copy"}
 # What no derivative passes through. What moves nothing, or moves through these alone, as the largest entry that softmax
 # subtracts, has no kinks.
 _CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
@@ -45,6 +50,11 @@ class _Choice(NamedTuple):
 
     holds: Array
     switch: Array
+
+    @staticmethod
+    def of(value: Any) -> "_Choice":
+        """A Boolean that compares nothing has no kink: its switch is infinite."""
+        return value if isinstance(value, _Choice) else _Choice(value, jnp.where(value, jnp.inf, -jnp.inf))
 
 
 class _Kinks:
@@ -157,8 +167,21 @@ def _apply(
     if name == "select_n" and len(values) == 3 and isinstance(values[0], _Choice) and moves[0]:
         low, high = (jnp.broadcast_to(v, values[0].switch.shape) for v in map(_plain, values[1:]))
         return [kinks.combine(low, high, values[0].switch)], [True]
+    bind = partial(equation.primitive.bind, **equation.primitive.get_bind_params(params))
+    if moving and any(isinstance(v, _Choice) for v in values):
+        if name in _REARRANGED:
+            return [_Choice(*map(bind, values[0]))], [True]
+        if name in _JOINED:
+            choices = [_Choice.of(v) for v in values]
+            holds = bind(*(choice.holds for choice in choices))
+            return [_Choice(holds, _JOINED[name](*(choice.switch for choice in choices)))], [True]
+        if name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.bool_):
+            return [values[0]], [True]
+        if name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.inexact):
+            zero, one = (jnp.full(values[0].switch.shape, x, params["new_dtype"]) for x in (0.0, 1.0))
+            return [kinks.combine(zero, one, values[0].switch)], [True]
     values = [_plain(v) for v in values]
-    out = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
+    out = bind(*values)
     out = list(out) if equation.primitive.multiple_results else [out]
     if moving and inexact and name in _COMPARISONS:
         return [_Choice(out[0], _COMPARISONS[name] * (values[0] - values[1]))], [True]

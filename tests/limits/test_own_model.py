@@ -235,6 +235,38 @@ def test_a_matrix_times_its_transpose_is_followed_along_its_valley(seed: int) ->
     np.testing.assert_allclose(ours @ ours.T, U @ U.T, atol=2e-3)
 
 
+class Squares(eqx.Module):
+    """Units with ReLU squared: pieces that meet with one slope."""
+
+    W: jax.Array
+    a: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ jax.nn.relu(self.W @ x) ** 2
+
+
+@pytest.mark.slow
+def test_pieces_that_meet_smoothly_are_followed_implicitly() -> None:
+    """Taken for kinks like those of ReLU, they left explicit steps alone, 200,000 of which did not arrive."""
+    rng = np.random.default_rng(2)
+    inputs, W, a = rng.normal(size=(12, 3)), rng.normal(size=(6, 3)), 0.5 * rng.normal(size=6)
+    targets = np.sin(3.0 * inputs[:, 0]) + inputs[:, 1]
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, targets), "squared"), Squares(jnp.asarray(W), jnp.asarray(a)))
+    assert limit.outcome in ("limit_point", "finite_stationary_point")
+    assert limit.trajectory.stats["num_steps"] <= 1000
+
+    def velocity(_: float, theta: np.ndarray) -> np.ndarray:
+        W, a = theta[:18].reshape(6, 3), theta[18:]
+        units = np.maximum(inputs @ W.T, 0.0)
+        miss = (units**2 @ a - targets) / len(targets)
+        return -np.concatenate([((2.0 * miss[:, None] * units * a).T @ inputs).ravel(), miss @ units**2])
+
+    plain = solve_ivp(velocity, (0.0, 1e7), np.concatenate([W.ravel(), a]), "Radau", rtol=1e-9, atol=1e-11)
+    end, _ = jax.flatten_util.ravel_pytree(limit.end.module)
+    assert plain.success
+    assert np.linalg.norm(end - plain.y[:, -1]) <= limit.stationary.error * np.linalg.norm(end)
+
+
 class Cubic(eqx.Module):
     """Homogeneous of degree three and smooth, so that its conditions have no kinks."""
 
