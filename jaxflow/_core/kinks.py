@@ -11,6 +11,7 @@ What a loop (`scan`, `while_loop`, `cond`) computes is taken as it is, and so is
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +22,19 @@ from jaxtyping import Array, Float
 
 # Comparisons: the order of the operands in which the switch is positive where the comparison holds.
 _COMPARISONS = {"gt": 1.0, "ge": 1.0, "lt": -1.0, "le": -1.0}
+# What joins them, and the switch of what is joined.
+_JOINED: dict[str, Callable[..., Array]] = {"not": jnp.negative, "and": jnp.minimum, "or": jnp.maximum}
 # What a function with a derivative of its own may be made of if it is piecewise linear, as ReLU is. Others (softplus,
 # logaddexp) hide a maximum in something smooth and are left alone.
 _LINEAR = {
     *("max", "min", "abs", "neg", "add", "sub", "mul", "select_n", "convert_element_type", "broadcast_in_dim"),
     *("jit", "pjit", "reshape", "squeeze", "copy", *_COMPARISONS),
 }
+# What moves the entries of an array and no number. `vmap` puts such operations between a comparison and its choice.
+_REARRANGED = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "slice", "rev", "copy"}
+# What no derivative passes through. What moves nothing, or moves through these alone, as the largest entry that softmax
+# subtracts, has no kinks.
+_CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
 
 
 class Gated(NamedTuple):
@@ -42,6 +50,11 @@ class _Choice(NamedTuple):
 
     holds: Array
     switch: Array
+
+    @staticmethod
+    def of(value: Any) -> "_Choice":
+        """A Boolean that compares nothing has no kink: its switch is infinite."""
+        return value if isinstance(value, _Choice) else _Choice(value, jnp.where(value, jnp.inf, -jnp.inf))
 
 
 class _Kinks:
@@ -76,7 +89,8 @@ def gated(function: Callable[[Any], Any], x: Any, gates: Any = None, offsets: An
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
     kinks = _Kinks(gates, offsets)
-    out = _run(closed.jaxpr, closed.consts, jax.tree.leaves(x), [True] * len(jax.tree.leaves(x)), kinks)[0]
+    leaves, passed = jax.tree.leaves(x), _passed(closed.jaxpr, closed.jaxpr.outvars)
+    out = _run(closed.jaxpr, closed.consts, leaves, [True] * len(leaves), kinks, passed)[0]
     empty = jnp.zeros(0)
     return Gated(
         jax.tree.unflatten(jax.tree.structure(shape), [_plain(value) for value in out]),
@@ -89,8 +103,32 @@ def _plain(value: Any) -> Any:
     return value.holds if isinstance(value, _Choice) else value
 
 
-def _run(jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks) -> tuple[list[Any], list[bool]]:
-    """Values and whether they depend on the point; a kink of what does not is none."""
+def _passed(jaxpr: Any, outputs: Any) -> set[Any]:
+    """The variables of which derivatives reach one of the outputs."""
+    passed = {variable for variable in outputs if not isinstance(variable, core.Literal)}
+    for equation in reversed(jaxpr.eqns):
+        name, operands = equation.primitive.name, equation.invars
+        if passed.isdisjoint(equation.outvars) or name in _CONSTANT:
+            continue
+        inner = _inner(name, equation.params)
+        if inner is not None:
+            within = _within(inner, equation, passed)
+            operands = [x for x, own in zip(operands, inner.jaxpr.invars, strict=True) if own in within]
+        passed.update(x for x in operands if not isinstance(x, core.Literal))
+    return passed
+
+
+def _within(inner: Any, equation: Any, passed: set[Any]) -> set[Any]:
+    """`_passed` of the jaxpr of an equation."""
+    outputs = zip(inner.jaxpr.outvars, equation.outvars, strict=True)
+    return _passed(inner.jaxpr, [own for own, variable in outputs if variable in passed])
+
+
+def _run(
+    jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks, passed: set[Any]
+) -> tuple[list[Any], list[bool]]:
+    """Values and whether they depend on the point and have `passed` on to an output; a kink of what does not is
+    none."""
     known: dict[Any, tuple[Any, bool]] = {}
     for variable, value in zip(jaxpr.constvars, consts, strict=True):
         known[variable] = (value, False)
@@ -102,19 +140,22 @@ def _run(jaxpr: Any, consts: Any, args: Any, moving: list[bool], kinks: _Kinks) 
 
     for equation in jaxpr.eqns:
         values, moves = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
-        results, depend = _apply(equation, list(values), list(moves), kinks)
+        moves = [x and not passed.isdisjoint(equation.outvars) for x in moves]
+        results, depend = _apply(equation, list(values), moves, kinks, passed)
         for variable, result, moves_too in zip(equation.outvars, results, depend, strict=True):
             known[variable] = (result, moves_too)
     found = [read(atom) for atom in jaxpr.outvars]
     return [value for value, _ in found], [moves for _, moves in found]
 
 
-def _apply(equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks) -> tuple[list[Any], list[bool]]:
+def _apply(
+    equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks, passed: set[Any]
+) -> tuple[list[Any], list[bool]]:
     name, params = equation.primitive.name, equation.params
     moving = any(moves)
     inner = _inner(name, params)
     if inner is not None and moving:
-        return _run(inner.jaxpr, inner.consts, values, moves, kinks)
+        return _run(inner.jaxpr, inner.consts, values, moves, kinks, _within(inner, equation, passed))
     inexact = all(jnp.issubdtype(jnp.result_type(_plain(v)), jnp.inexact) for v in values)
     if moving and inexact and name in ("max", "min"):
         a, b = jnp.broadcast_arrays(*values)
@@ -126,14 +167,25 @@ def _apply(equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks) -
     if name == "select_n" and len(values) == 3 and isinstance(values[0], _Choice) and moves[0]:
         low, high = (jnp.broadcast_to(v, values[0].switch.shape) for v in map(_plain, values[1:]))
         return [kinks.combine(low, high, values[0].switch)], [True]
+    bind = partial(equation.primitive.bind, **equation.primitive.get_bind_params(params))
+    if moving and any(isinstance(v, _Choice) for v in values):
+        if name in _REARRANGED:
+            return [_Choice(*map(bind, values[0]))], [True]
+        if name in _JOINED:
+            choices = [_Choice.of(v) for v in values]
+            holds = bind(*(choice.holds for choice in choices))
+            return [_Choice(holds, _JOINED[name](*(choice.switch for choice in choices)))], [True]
+        if name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.bool_):
+            return [values[0]], [True]
+        if name == "convert_element_type" and jnp.issubdtype(params["new_dtype"], jnp.inexact):
+            zero, one = (jnp.full(values[0].switch.shape, x, params["new_dtype"]) for x in (0.0, 1.0))
+            return [kinks.combine(zero, one, values[0].switch)], [True]
     values = [_plain(v) for v in values]
-    out = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
+    out = bind(*values)
     out = list(out) if equation.primitive.multiple_results else [out]
     if moving and inexact and name in _COMPARISONS:
         return [_Choice(out[0], _COMPARISONS[name] * (values[0] - values[1]))], [True]
-    # What no derivative passes through moves nothing.
-    differentiable = name not in ("stop_gradient", "sign", "floor", "ceil", "round")
-    return out, [moving and differentiable for _ in out]
+    return out, [moving and name not in _CONSTANT for _ in out]
 
 
 def _inner(name: str, params: dict[str, Any]) -> Any:

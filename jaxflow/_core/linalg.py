@@ -319,11 +319,16 @@ class _Chord(optimistix.Chord):
     def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: Any) -> Any:
         if self.residual:
             return super().terminate(fn, y, args, options, state, tags)
-        return _within(self, y, args, state, self.relative)
+        # Changes fall by the same factor θ each time: those to come add up to θ/(1 − θ) of the last one (Hairer and
+        # Wanner 1996, IV.8).
+        theta = state.diffsize / state.diffsize_prev
+        left = jnp.where((state.step > 1) & (theta < 0.5), theta / (1.0 - theta), 1.0)
+        return _within(self, y, args, state, left, self.relative)
 
 
-def _within(finder: Any, rate: Any, args: Any, state: Any, relative: bool = False) -> tuple[Any, Any]:
-    """Whether the last change of a stage is within the tolerances of a root finder, whatever the residual is.
+def _within(finder: Any, rate: Any, args: Any, state: Any, left: Any = 1.0, relative: bool = False) -> tuple[Any, Any]:
+    """Whether `left` times the last change of a stage is within the tolerances of a root finder, whatever the residual
+    is.
 
     The unknown is a rate, which has no scale of its own: in log t, where an entry rests, it is all rounding, t times
     that of the gradient. From some t on no residual was small and no rate known to its tolerance, and every step was
@@ -340,7 +345,7 @@ def _within(finder: Any, rate: Any, args: Any, state: Any, relative: bool = Fals
 
     change = jax.tree.map(share, rate, state.diff, y)
     failed = state.result != optimistix.RESULTS.successful
-    return failed | (finder.norm(change) < 1.0), state.result
+    return failed | (left * finder.norm(change) < 1.0), state.result
 
 
 def newton(

@@ -45,7 +45,7 @@ from jaxflow.limits.attention import selected
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import select, settled
 from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
-from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno
+from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, relative_control
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -117,8 +117,7 @@ class AnyAttentionGears(AbstractProblem):
             return Drive(accurate_solver(), controller, stop | SelectionSettled(), max_steps, self.report)
         if name == "implicit":
             settled = Budget(log_arc_length=float(np.log(self.far - self.near))) & SelectionSettled()
-            controller = implicit_control(rtol=self.rtol, atol=1e-2 * self.rtol)
-            return Drive(self.solver, controller, stop | settled, max_steps, self.report)
+            return Drive(self.solver, relative_control(self.rtol), stop | settled, max_steps, self.report)
         euler = diffrax.ImplicitEuler(root_finder=linalg.newton(rtol=1e-8, atol=1e-8, norm=state_norm))
         return Drive(euler, diffrax.ConstantStepSize(), None, max_steps, self.report)
 

@@ -92,8 +92,9 @@ def find_point(
         nu = linalg.lstsq(data.inputs.T, beta)
         own = certify(program, beta, nu, "flow")
     eps = float(jnp.finfo(residual.dtype).eps)
-    # A path ends at a few roundings of the outputs, which have some hundred.
-    reached = residual <= 400.0 * eps
+    # A path ends at a few roundings of the outputs, which have some hundred, each of the size of what they add up.
+    summed = jnp.max(jnp.abs(data.inputs) @ jnp.abs(beta) + jnp.abs(data.targets))
+    reached = jnp.max(jnp.abs(miss)) <= 400.0 * eps * summed
     still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
     # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
     # Targets that are missed lower the value by that share times the sum of all |ν_i y_i|, which is of its order,

@@ -47,7 +47,7 @@ from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.saddles import AtMinimum, Hurried, at_minimum, hurried
 from jaxflow.limits.self_certificate import flow_certifier
 from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_LOSS, STATIONARY, Count, Positive
-from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, share_of
+from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, relative_control, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -111,16 +111,16 @@ class NetworkGears(AbstractProblem):
             solver = kvaerno(0.1 * rtol, 0.1 * rtol * entry, partial(linalg.newton, residual=False))
             ends = fitted if self.degree == 2 else fitted | Hurried(jnp.asarray(rtol))
             return Drive(solver, controller, ends, share_of(steps), self.report)
-        controller = implicit_control(rtol=1e-4, atol=1e-6)
         exact = Budget(log_arc_length=float(np.log(self._exact - self.near)))
         if name == "multipliers":
             ends = still | (CertificateGap(self.gap, flow_certifier()) & exact) | AtRest()
+            controller = implicit_control(rtol=1e-4, atol=1e-6)
             return Drive(MultiplierNewton(), controller, ends, steps, self.report)
         # Barely separable data have exponents of a hundred where others have millions.
         ends = still | (LossExcess(LOG_LOSS) & exact)
         # As of a caller's own model, in narrow valleys.
-        solver = kvaerno(1e-6, 1e-8, partial(linalg.chord, residual=False), iterations=40)
-        return Drive(solver, controller, ends, share_of(steps), self.report)
+        solver = kvaerno(1e-6, 1e-8, partial(linalg.chord, residual=False, relative=True), iterations=40)
+        return Drive(solver, relative_control(1e-4), ends, share_of(steps), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         # A cap is one of lengths of the weights.

@@ -1,11 +1,13 @@
 """A caller's own model: its gears.
 
-1. **Explicit**: Tsit5 in arc length, or Bosh3 where the model has kinks, which cost an explicit method small steps and
-   no more: along them a method of high order gains nothing.
+1. **Explicit**: Tsit5 in arc length, or Bosh3 where there is no other gear and the model has kinks, which cost an
+   explicit method small steps and no more: along them a method of high order gains nothing.
 2. **Implicit**, of smooth models: Kvaerno5 in log arc length, once explicit steps are as long as stability allows. It
    goes out along valleys of the loss, and into finite points, where log arc length turns into log time.
 
-A loss that has its infimum at finite outputs leads to a point, and both gears run in log time.
+A loss that has its infimum at finite outputs leads to a point. There both gears run in log time, of models with kinks
+too: the pieces of ELU and of a ReLU squared meet with one slope, and at its end a path may be on no kink at all.
+(12 data, 6 units: 100 to 320 steps where 200,000 explicit ones had not arrived.)
 """
 
 import math
@@ -24,7 +26,7 @@ from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExce
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
-from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, implicit_control, kvaerno
+from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, kvaerno, relative_control, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -54,16 +56,18 @@ class OwnGears(AbstractProblem):
         rtol, name = self.rtol, self.gears[gear]
         stop = LossExcess(self.log_loss) | StationaryPoint(self.still, 2)
         if name == "explicit":
-            solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
+            solver = diffrax.Tsit5() if self.smooth or self.stiff else diffrax.Bosh3()
             ends = stop | Stiff() if self.stiff else stop
             return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
         # Far out rates times steps leave roundings of `ROUNDED` in a stage, which Newton's method cannot remove.
         digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
         # With one Jacobian a step iterations are cheap and converge linearly. (In a narrow valley 10 of them left 135
         # solves of 650 steps without an end, and 40 left 57 of 391.)
-        solver = kvaerno(digits, digits, partial(linalg.chord, residual=not self.point), iterations=40)
-        controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
-        return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
+        finder = partial(linalg.chord, residual=not self.point, relative=self.point)
+        solver = kvaerno(digits, digits, finder, iterations=40)
+        # Along a kink Newton's method gets nowhere.
+        most = jnp.asarray(IMPLICIT_STEPS) if self.smooth else share_of(jnp.asarray(IMPLICIT_STEPS))
+        return Drive(solver, relative_control(rtol), stop, jnp.minimum(max_steps, most), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         lane = partial(start.lane, drive, coordinates=Weights())

@@ -1,5 +1,7 @@
 """Pieces of a function read off its jaxpr."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +21,13 @@ FUNCTIONS = {
     "softplus": (jax.nn.softplus, 0),
     "logaddexp": (lambda x: jnp.logaddexp(x, 1.0), 0),
     "tanh": (jnp.tanh, 0),
+    # No derivative passes through the largest entry, which it subtracts.
+    "softmax": (lambda x: jax.nn.softmax(jnp.stack([x, -x]))[0], 0),
+    "of what is cut off": (lambda x: x * jax.lax.stop_gradient(jnp.abs(x)) + jnp.sign(jnp.abs(x)), 0),
     # Its own absolute value, of what is never negative.
     "logsumexp": (lambda x: jax.nn.logsumexp(jnp.stack([x, -x])), 1),
+    "times a comparison": (lambda x: x * (x > 0.3), 1),
+    "both": (lambda x: jnp.where((x > 0) & ~(x > 1.0), x * (1.0 - x), 0.0), 1),
     "of a constant": (lambda x: x * jnp.maximum(jnp.asarray(2.0), 1.0), 0),
 }
 
@@ -37,3 +44,11 @@ def test_pieces_together_are_the_function(name: str) -> None:
         assert found.switches.shape == (kink_count(function, x),) and np.isfinite(found.switches).sum() == kinks
         slope = jax.grad(lambda x, function=function: gated(function, x).value)(x)
         np.testing.assert_allclose(slope, jax.grad(function)(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("activation", [jax.nn.elu, jax.nn.hard_tanh])
+def test_a_batch_has_the_kinks_of_all(activation: Any) -> None:
+    """`vmap` moves axes between a comparison and what it chooses."""
+    inputs, W = jnp.ones((4, 2)), jnp.ones((3, 2))
+    batched = kink_count(lambda W: jax.vmap(lambda x: activation(W @ x))(inputs), W)
+    assert batched == kink_count(lambda W: activation(inputs @ W.T), W) == 2 * 4 * 3

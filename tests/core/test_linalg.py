@@ -259,6 +259,12 @@ def test_a_step_has_one_jacobian():
     ours, theirs = (program.count('custom_call_target="lapack_dgetrf') for program in programs)
     assert ours == theirs - 1
     np.testing.assert_allclose(step(chord, start), step(newton, start), rtol=1e-9)
+    # Ended by what is left to change, a step is as exact as is asked for: here changes fall slowly.
+    slow = jnp.array([1.2, -1.0])
+    exact = step(newton, slow)
+    for tolerance in (1e-3, 1e-5, 1e-7):
+        off = jnp.abs(step(linalg.chord(tolerance, tolerance, residual=False), slow) - exact)
+        assert jnp.max(off / (1.0 + jnp.abs(exact))) <= tolerance
 
 
 def test_minres_solves_an_indefinite_system() -> None:
