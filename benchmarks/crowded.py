@@ -78,7 +78,7 @@ def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
         "instances": count,
         "undecided": count - len(decided),
         "median_steps": float(steps),
-        "worst_decided_steps": max(decided),
+        "worst_decided_steps": max(decided, default=0),
         "milliseconds": 1e3 * float(seconds),
         **{word: looks[word] for word in ("confirmed", "open", "against")},
     }

@@ -32,8 +32,8 @@ _LINEAR = {
 }
 # What moves the entries of an array and no number. `vmap` puts such operations between a comparison and its choice.
 _REARRANGED = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "slice", "rev", "copy"}
-# What no derivative passes through. What moves nothing, or moves through these alone, as the largest entry that softmax
-# subtracts, has no kinks.
+# What no derivative passes through. A kink whose value goes on through these alone, as the largest entry that softmax
+# subtracts does, is none.
 _CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
 
 
