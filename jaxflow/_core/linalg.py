@@ -156,8 +156,14 @@ def _lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Fl
 
 
 def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
-    """Solves `matrix` x = right by an LU factorisation with partial pivoting."""
-    return lu_solve(lu_factor(matrix), right)
+    """Solves `matrix` x = right by an LU factorisation with partial pivoting. It can be linearised."""
+    factors = lu_factor(lax.stop_gradient(matrix))
+    return lax.custom_linear_solve(
+        lambda x: matrix @ x,
+        right,
+        lambda _, right: lu_solve(factors, right),
+        lambda _, right: _lu_solved_transposed(factors, right),
+    )
 
 
 @_one_at_a_time
@@ -245,6 +251,11 @@ def lu_solve(
     return _lu_solve(factors[0], right[factors[1]])
 
 
+def _lu_solved_transposed(factors: tuple[Array, Array], right: Array) -> Array:
+    solution = _lu_solve_transposed(factors[0], right)
+    return jnp.zeros_like(solution).at[factors[1]].set(solution)
+
+
 class _Factors(eqx.Module):
     """What `LU` keeps between solves; shapes of the unknowns and of the right side as flattened trees."""
 
@@ -267,8 +278,7 @@ class LU(lineax.AbstractLinearSolver):
     def compute(self, state: _Factors, vector: Any, options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         right = ravel_pytree(vector)[0]
         if state.transposed:
-            solution = _lu_solve_transposed(state.lu, right)
-            solution = jnp.zeros_like(solution).at[state.order].set(solution)
+            solution = _lu_solved_transposed((state.lu, state.order), right)
         else:
             solution = lu_solve((state.lu, state.order), right)
         leaves, tree = state.unknowns
