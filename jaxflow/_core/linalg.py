@@ -156,7 +156,12 @@ def _lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Fl
 
 
 def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
-    """Solves `matrix` x = right by an LU factorisation with partial pivoting. It can be linearised."""
+    """Solves `matrix` x = right by an LU factorisation with partial pivoting."""
+    return lu_solve(lu_factor(matrix), right)
+
+
+def linear_solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
+    """`solve` for fields that a root finder linearises (`jax.linearize` takes no rule of its own under `vmap`)."""
     factors = lu_factor(lax.stop_gradient(matrix))
     return lax.custom_linear_solve(
         lambda x: matrix @ x,

@@ -70,9 +70,9 @@ def _concluded(one: Underway) -> Limit:
     start, _ = flat(risk, model)
     slope = jnp.max(jnp.abs(_slopes(risk, unravel(start))[0]))
     point, facts, interpolates = settle(risk, unravel, theta, slope, problem.located)
-    # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where kinks
-    # are not met one by one it need not (a third was left of it, of units with ReLU squared).
-    left = 0.1 if problem.located or not problem.kinked else 1.0
+    # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where pieces
+    # meet it need not (a third was left of it, of units with ReLU squared).
+    left = 1.0 if problem.kinked else 0.1
     followed = left * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
     known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))

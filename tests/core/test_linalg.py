@@ -285,3 +285,20 @@ def test_minres_solves_an_indefinite_system() -> None:
     np.testing.assert_allclose(np.concatenate([found["a"], found["b"]]), np.linalg.solve(K, b), atol=1e-10)
     nothing, count = minres(product, {"a": jnp.zeros(10), "b": jnp.zeros(20)}, rtol=1e-12, max_steps=100)
     assert int(count) == 0 and not np.any(nothing["a"])
+
+
+def test_a_solve_that_can_be_linearised_agrees_with_the_one_of_jax() -> None:
+    matrix = jax.random.normal(jax.random.key(0), (4, 7, 7))
+    right = jax.random.normal(jax.random.key(1), (4, 7))
+
+    def ours(matrix: jax.Array) -> jax.Array:
+        return jax.vmap(linalg.linear_solve)(matrix, right)
+
+    def theirs(matrix: jax.Array) -> jax.Array:
+        return jnp.linalg.solve(matrix, right[..., None])[..., 0]
+
+    value, product = jax.linearize(ours, matrix)
+    expected, other = jax.linearize(theirs, matrix)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(product(matrix[::-1]), other(matrix[::-1]), rtol=1e-9)
+    np.testing.assert_allclose(*(jax.grad(lambda m: jnp.sum(f(m) ** 2))(matrix) for f in (ours, theirs)), rtol=1e-8)
