@@ -160,6 +160,17 @@ def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexa
     return lu_solve(lu_factor(matrix), right)
 
 
+def linear_solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
+    """`solve` for fields that a root finder linearises (`jax.linearize` takes no rule of its own under `vmap`)."""
+    factors = lu_factor(lax.stop_gradient(matrix))
+    return lax.custom_linear_solve(
+        lambda x: matrix @ x,
+        right,
+        lambda _, right: lu_solve(factors, right),
+        lambda _, right: _lu_solved_transposed(factors, right),
+    )
+
+
 @_one_at_a_time
 def solve_where(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"], wanted: Any) -> Inexact[Array, "m *r"]:
     """`solve` where `wanted`, zeros elsewhere: a lane of a batch that has nothing to solve costs nothing on CPU."""
@@ -245,6 +256,11 @@ def lu_solve(
     return _lu_solve(factors[0], right[factors[1]])
 
 
+def _lu_solved_transposed(factors: tuple[Array, Array], right: Array) -> Array:
+    solution = _lu_solve_transposed(factors[0], right)
+    return jnp.zeros_like(solution).at[factors[1]].set(solution)
+
+
 class _Factors(eqx.Module):
     """What `LU` keeps between solves; shapes of the unknowns and of the right side as flattened trees."""
 
@@ -267,8 +283,7 @@ class LU(lineax.AbstractLinearSolver):
     def compute(self, state: _Factors, vector: Any, options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         right = ravel_pytree(vector)[0]
         if state.transposed:
-            solution = _lu_solve_transposed(state.lu, right)
-            solution = jnp.zeros_like(solution).at[state.order].set(solution)
+            solution = _lu_solved_transposed((state.lu, state.order), right)
         else:
             solution = lu_solve((state.lu, state.order), right)
         leaves, tree = state.unknowns

@@ -15,7 +15,7 @@ from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
 from jaxflow.flow.filippov import mode_at
-from jaxflow.flow.pieces import has_kinks
+from jaxflow.flow.pieces import Kinks, has_kinks
 from jaxflow.flow.saving import check_until
 from jaxflow.flow.solvers import as_solver
 from jaxflow.flow.system import System, make_system, underflown
@@ -126,7 +126,8 @@ def _diagnose(
         residual = jnp.max(jnp.abs(outputs - targets)) / positive_or_one(size)
     sliding = jnp.zeros(0, bool)
     if has_kinks(coordinates, risk, final.model):
-        sliding = mode_at(system, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding
+        kinks = Kinks(coordinates, system.context)
+        sliding = mode_at(kinks, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding
     cause = jnp.where((not implicit) & (steps > trajectory.stats["num_steps"]), Cause.stiff.value, Cause.unknown.value)
     cause = jnp.where(jnp.any(sliding), Cause.sliding.value, cause)
     cause = jnp.where(underflown(final.log_gradient_norm), Cause.underflown.value, cause)

@@ -129,7 +129,7 @@ class Filippov(diffrax.AbstractSolver):
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any) -> SlidingState:
         system = system_of(terms, "Filippov")
-        mode = mode_at(system, system.unpack(t0, y0)[0])
+        mode = mode_at(Kinks(system.coordinates, system.context), system.unpack(t0, y0)[0])
         zero = jnp.zeros((), int)
         return SlidingState(mode, zero, jnp.sum(mode.sliding), zero)
 
@@ -170,13 +170,13 @@ class Filippov(diffrax.AbstractSolver):
             mode = under.now.mode
             after, error, dense = piece(under.s, under.target, under.state, mode)
             usable = all_finite((after, error))
-            left = _room(system, under.target, after, mode)
+            left = _room(system, under.target, after, mode, mode.sliding)
             hit = left < 0
             met = jnp.any(hit) & ~jnp.any(under.which) & usable
             path = self.method.interpolation_cls(t0=under.s, t1=under.target, **dense)
 
             def room(s: Array) -> Array:
-                return jnp.where(hit, _room(system, s, path.evaluate(s), mode), jnp.inf)
+                return jnp.where(hit, _room(system, s, path.evaluate(s), mode, mode.sliding & hit), jnp.inf)
 
             at, found = _first(room, under.s, under.target, jnp.where(hit, left, jnp.inf), met)
             done = _finished(system, under.target, after, under)
@@ -220,10 +220,9 @@ class Filippov(diffrax.AbstractSolver):
         }
 
 
-def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
+def mode_at(kinks: Kinks, x: PyTree, near: Any = None) -> Mode:
     """The piece on which the flow continues from a state: which of the kinks that it is on (or as `near` to) it slides
     on."""
-    kinks = Kinks(system.coordinates, system.context)
     found = kinks.at(x)
     mode = Mode.of(found)
     on = jnp.abs(found.switches) <= PASSED * mode.size
@@ -237,8 +236,8 @@ def _on(system: System, mode: Mode) -> System:
     return replace(system, coordinates=Pieces(system.coordinates), context=(system.context, mode))
 
 
-def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array, " g"]:
-    """Negative where the mode has ended: a kink passed, or a gate that has left [0, 1]."""
+def _room(system: System, s: Array, extended: PyTree, mode: Mode, held: Bool[Array, " g"]) -> Float[Array, " g"]:
+    """Negative where the mode has ended: a kink passed, or a gate of one that is `held` has left [0, 1]."""
     x, kinks = system.unpack(s, extended)[0], Kinks(system.coordinates, system.context)
     z = kinks.at(x, mode.gates).switches
     apart = jnp.where(mode.gates > 0.5, z, -z) + PASSED * mode.size
@@ -249,8 +248,8 @@ def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array
         room = jnp.where(found.on, found.inside(turned) + LEFT * found.size, jnp.inf)
         return jnp.full_like(z, jnp.inf).at[found.index].set(room)
 
-    held = lax.cond(jnp.any(mode.sliding), inside, lambda: jnp.full_like(z, jnp.inf))
-    return jnp.where(mode.sliding, held, apart)
+    inner = lax.cond(jnp.any(held), inside, lambda: jnp.full_like(z, jnp.inf))
+    return jnp.where(mode.sliding, inner, apart)
 
 
 def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:

@@ -273,7 +273,7 @@ class Kinks(eqx.Module):
 
 def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
     gram = rows @ rows.T + jnp.diag(jnp.where(on, VANISHING, 1.0))
-    return linalg.solve(gram, right)
+    return linalg.linear_solve(gram, right)
 
 
 class Pieces(AbstractCoordinates):

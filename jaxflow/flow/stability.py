@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import positive_or_one, tree_norm
+from jaxflow.flow.filippov import Filippov
 
 # The share of the stability interval from which on a step counts as limited by stability. Steps of selection flows
 # that accuracy limits stay below 0.6 of it; those at the limit go between 0.8 and 1.2 (40 instances, d = 2).
@@ -36,6 +37,10 @@ def estimates_stiffness(solver: Any) -> bool:
 def at_stability_limit(solver: Any, step: dict[str, Any]) -> Bool[Array, ""]:
     """Whether a step was as long as stability allows; `step`: what the solver says of it for interpolation. False of a
     solver that estimates nothing. The bookkeeping of lengths and times beside the coordinates does not count."""
+    if isinstance(solver, Filippov):
+        # The last piece of the step.
+        last = jnp.argmax(step["ends"])
+        solver, step = solver.method, jax.tree.map(lambda x: x[last], step["dense"])
     if not estimates_stiffness(solver):
         return jnp.asarray(False)
     return stability_share(solver, step["k"][0]) >= LIMITED

@@ -74,7 +74,7 @@ def kantorovich(
 
     functions = [own] if moves is None else [moves, own]
     rows = [jax.jacrev(function)(theta) for function in functions]
-    moved = [_range(jacobian) for jacobian in rows]
+    moved = [orthonormal(jacobian) for jacobian in rows]
     gradient, products = bent(theta, jnp.concatenate(moved).T)
     finite = jnp.all(jnp.isfinite(gradient)) & jnp.all(jnp.isfinite(products))
     ends = [sum(len(m) for m in moved[:k]) for k in range(len(moved) + 1)]
@@ -112,7 +112,7 @@ def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[
     return row, lambda x: eqx.combine(unravel(x), frozen)
 
 
-def _range(rows: Float[Array, "m p"]) -> Float[Array, "r p"]:
+def orthonormal(rows: Float[Array, "m p"]) -> Float[Array, "r p"]:
     """An orthonormal basis of the span of the rows, whatever their units; rows of zero beyond its rank."""
     rows = jnp.where(jnp.all(jnp.isfinite(rows)), rows, 0.0)
     _, values, right = linalg.svd(rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True)))

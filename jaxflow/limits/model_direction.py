@@ -271,7 +271,7 @@ def _gears(model: Any, method: ModelStaged, kinks: int, few: bool) -> OwnGears:
     smooth = kinks == 0
     # Attention that saturates hands over to the hard-margin flow before it is stiff, and implicit steps factorise.
     stiff = smooth and few and not isinstance(model, AbstractAttention)
-    return OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
+    return OwnGears(log_loss=method.log_loss, rtol=rtol, kinked=not smooth, stiff=stiff, report=method.report)
 
 
 def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:

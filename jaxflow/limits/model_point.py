@@ -6,19 +6,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow._core.linalg import ROUNDED
-from jaxflow.limits.kantorovich import flat
+from jaxflow.flow import Weights
+from jaxflow.flow.filippov import mode_at
+from jaxflow.flow.pieces import Kinks
+from jaxflow.limits.kantorovich import flat, orthonormal
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import STATIONARY, stationarity
-from jaxflow.losses import Tail, tail_of
+from jaxflow.losses import MarginLoss, Tail, tail_of
 from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
@@ -34,14 +38,24 @@ def is_long(risk: EmpiricalRisk, model: Any, *_: Any) -> bool:
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
     theta, unravel = flat(risk, model)
-    smooth = kink_count(lambda x: risk.source.outputs(unravel(x)), theta) == 0
-    # Sliding costs steps in proportion to accuracy.
-    rtol = jnp.asarray((gap if smooth else 1e-5) if method.rtol is None else method.rtol)
+    kinks = kink_count(lambda x: risk.source.outputs(unravel(x)), theta)
+    kinked = kinks > 0
+    # Kinks of model and loss together are met too often, and the normals of many are larger than a dense system may be:
+    # there steps are as long as accuracy allows.
+    located = kinked and not isinstance(risk.loss, MarginLoss) and kinks * theta.size <= MOST_WEIGHTS**2
+    rtol = jnp.asarray((1e-5 if kinked and not located else gap) if method.rtol is None else method.rtol)
     before = risk.scaled_gradient(model)
     # From there on Newton's method takes the derivatives of the loss to rounding.
     log_loss = before.log_scale + jnp.log(ROUNDED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
     fine = OwnGears(
-        log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=True, point=True, still=ROUNDED, report=method.report
+        log_loss=log_loss,
+        rtol=rtol,
+        kinked=kinked,
+        stiff=True,
+        point=True,
+        located=located,
+        still=ROUNDED,
+        report=method.report,
     )
     # The distance from the rough one estimates the error of the other.
     rough = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol)
@@ -50,15 +64,15 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
 
 def _concluded(one: Underway) -> Limit:
     risk, model, (rough, fine) = one.risk, one.known, (way.path for way in one.ways)
+    problem: Any = one.problems[0]
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
     start, _ = flat(risk, model)
     slope = jnp.max(jnp.abs(_slopes(risk, unravel(start))[0]))
-    point, facts, interpolates = settle(risk, unravel, theta, slope)
+    point, facts, interpolates = settle(risk, unravel, theta, slope, problem.located)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where pieces
     # meet it need not (a third was left of it, of units with ReLU squared).
-    problem: Any = one.problems[0]
-    left = 0.1 if problem.smooth else 1.0
+    left = 1.0 if problem.kinked else 0.1
     followed = left * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
     known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
@@ -81,11 +95,16 @@ point_of = by_gears(_begun, _concluded)
 
 
 def settle(
-    risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"], slope: Float[Array, ""]
+    risk: EmpiricalRisk,
+    unravel: Callable[[Array], Any],
+    theta: Float[Array, " p"],
+    slope: Float[Array, ""],
+    located: bool = False,
 ) -> tuple[Float[Array, " p"], StationaryFacts, Bool[Array, ""]]:
     """Newton's method from the end of a flow, and the error of its point by the Hessian of the loss.
 
-    **Arguments:** `slope`: the largest derivative of the loss by an output at the start.
+    **Arguments:** `slope`: the largest derivative of the loss by an output at the start; `located`: whether the flow
+    was followed along kinks, so that it may rest on some of them.
 
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
@@ -116,9 +135,15 @@ def settle(
     fitted_error = jnp.where(left <= ROUNDED, length, jnp.inf)
     lowest = jnp.where(jnp.isfinite(lowest), lowest, jnp.nan)
 
-    # Not fitted: a stationary point of the loss itself.
-    slope_of = jax.grad(lambda x: risk(unravel(x)))
+    # Not fitted: a stationary point of the loss on the kinks that the path has come to slide on. Beside them the gates
+    # of Filippov's solution leave no gradient, so that the Hessian at fixed gates is that of the loss along them.
+    if located:
+        slope_of, across = _piece(risk, unravel, theta)
+    else:
+        slope_of, across = jax.grad(lambda x: risk(unravel(x))), jnp.zeros((0, theta.size))
     gradient, hessian = slope_of(theta), jax.jacfwd(slope_of)(theta)
+    along = jnp.eye(theta.size) - across.T @ across
+    gradient, hessian = along @ gradient, along @ hessian @ along
     safe = jnp.where(jnp.all(jnp.isfinite(hessian)), hessian, jnp.eye(theta.size))
     eigenvalues, vectors = linalg.eigh(0.5 * (safe + safe.T))
     live = jnp.abs(eigenvalues) > ROUNDED * jnp.max(jnp.abs(eigenvalues))
@@ -135,6 +160,23 @@ def settle(
         error=jnp.where(interpolates, fitted_error, resting_error) / size,
     )
     return point, facts, interpolates
+
+
+def _piece(
+    risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]
+) -> tuple[Callable[[Array], Array], Float[Array, "k p"]]:
+    """The gradient of the loss at the gates that its flow has at θ, and an orthonormal basis of the normals of the
+    kinks that it slides on there; rows of zero beyond their rank."""
+    state, context = Weights().encode(risk, unravel(theta))
+    kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
+    mode = mode_at(kinks, state)
+
+    def slope_of(x: Array) -> Array:
+        scaled = kinks.field(there(x), mode.gates)
+        return jnp.exp(scaled.log_scale) * ravel_pytree(scaled.gradient)[0]
+
+    _, _, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
+    return slope_of, orthonormal(rows)
 
 
 def _slopes(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " m"], Float[Array, " m"]]:

@@ -45,6 +45,7 @@ PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = 
         _of_both(lambda a, b: linalg.lower_solve(jnp.tril(_definite(a)), b)),
         _of_both(lambda a, b: jsp.linalg.solve_triangular(jnp.tril(_definite(a)), b, lower=True)),
     ),
+    "linear_solve": (_of_both(linalg.linear_solve), _of_both(jnp.linalg.solve)),
     "solve": (_of_both(linalg.solve), _of_both(jnp.linalg.solve)),
     "solve_where": (
         lambda a, b: linalg.solve_where(a, b, a[0, 0] > 0),
@@ -285,3 +286,21 @@ def test_minres_solves_an_indefinite_system() -> None:
     np.testing.assert_allclose(np.concatenate([found["a"], found["b"]]), np.linalg.solve(K, b), atol=1e-10)
     nothing, count = minres(product, {"a": jnp.zeros(10), "b": jnp.zeros(20)}, rtol=1e-12, max_steps=100)
     assert int(count) == 0 and not np.any(nothing["a"])
+
+
+def test_a_solve_that_can_be_linearised_agrees_with_the_one_of_jax() -> None:
+    matrix = jax.random.normal(jax.random.key(0), (4, 7, 7))
+    right = jax.random.normal(jax.random.key(1), (4, 7))
+
+    def ours(matrix: jax.Array) -> jax.Array:
+        return jax.vmap(linalg.linear_solve)(matrix, right)
+
+    def theirs(matrix: jax.Array) -> jax.Array:
+        return jnp.linalg.solve(matrix, right[..., None])[..., 0]
+
+    value, product = jax.linearize(ours, matrix)
+    expected, other = jax.linearize(theirs, matrix)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(product(matrix[::-1]), other(matrix[::-1]), rtol=1e-9)
+    slope, other_slope = jax.vjp(ours, matrix)[1](right), jax.vjp(theirs, matrix)[1](right)
+    np.testing.assert_allclose(slope[0], other_slope[0], rtol=1e-8)
