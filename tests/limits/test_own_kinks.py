@@ -53,9 +53,9 @@ def test_the_end_is_where_plain_steps_across_kinks_come_to_rest() -> None:
 
     begun = jnp.stack([row_of(start) for start in starts])
     ends = []
-    for h in (4e-3, 2e-3):
+    for h in (8e-3, 4e-3):
         after = plain(begun, h, round(40.0 / h))
-        ends.append(plain(after, 4.0 * h, round(1.5e4 / (4.0 * h))))
+        ends.append(plain(after, 4.0 * h, round(2.5e4 / (4.0 * h))))
     for k, (risk, start) in enumerate(zip(risks, starts, strict=True)):
         limit = jf.find_limit(risk, start)
         end = row_of(limit.end.module)
