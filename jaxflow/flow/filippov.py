@@ -180,6 +180,9 @@ class Filippov(diffrax.AbstractSolver):
 
             at, found = _first(room, under.s, under.target, jnp.where(hit, left, jnp.inf), met)
             done = _finished(system, under.target, after, under)
+            # How far the interpolation was off the kink is an error too: of long implicit steps the larger one.
+            moved = jax.tree.map(jnp.subtract, done.state[0], after[0])
+            error = (jax.tree.map(lambda a, b: jnp.abs(a) + jnp.abs(b), error[0], moved), *error[1:])
             done = replace(
                 done,
                 s=under.target,
@@ -228,7 +231,10 @@ def mode_at(kinks: Kinks, x: PyTree, near: Any = None) -> Mode:
     on = jnp.abs(found.switches) <= PASSED * mode.size
     if near is not None:
         on = jnp.abs(kinks.distances(x, mode.gates)) <= near
-    return lax.cond(jnp.any(on), lambda: _settle(kinks, x, mode, on, on)[0], lambda: mode)
+    # Which side roundings are on says nothing. A unit that has come to its kink and rests there, without a derivative,
+    # stays inactive, as JAX has it of a switch of zero.
+    at_zero = Mode(jnp.where(on, 0.0, mode.gates), mode.sliding, mode.size)
+    return lax.cond(jnp.any(on), lambda: _settle(kinks, x, at_zero, on, jnp.zeros_like(on))[0], lambda: mode)
 
 
 def _on(system: System, mode: Mode) -> System:

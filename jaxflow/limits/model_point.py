@@ -21,7 +21,7 @@ from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
-from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.losses import MarginLoss, Tail, tail_of
 from jaxflow.risk import EmpiricalRisk
 
@@ -74,8 +74,10 @@ def _concluded(one: Underway) -> Limit:
     # meet it need not (a third was left of it, of units with ReLU squared).
     left = 1.0 if problem.kinked else 0.1
     followed = left * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
-    known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
-    facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
+    error = jnp.where(good(rough.result) & good(fine.result), facts.error + followed, jnp.inf)
+    facts = eqx.tree_at(lambda f: f.error, facts, error)
+    # Two tolerances that lead to two points tell neither from the limit.
+    known = error <= LARGEST_POINT_ERROR
     ratio = stationarity(fine.final)
     rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
     kind, outcome = decided(broken=broken(fine), interpolates=known & interpolates, rests=known & rests)

@@ -25,7 +25,7 @@ from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.filippov import Filippov
-from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
+from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken, out_of_steps
 from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
 from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, kvaerno, relative_control, share_of
 from jaxflow.risk import EmpiricalRisk
@@ -61,7 +61,10 @@ class OwnGears(AbstractProblem):
         if name == "explicit":
             solver = self._across(diffrax.Tsit5() if self.stiff or not self.kinked else diffrax.Bosh3())
             ends = stop | Stiff() if self.stiff else stop
-            return Drive(solver, explicit_control(rtol), ends, max_steps, self.report)
+            # Such a step costs as much as an implicit one. Of two hidden layers a path may wind around a corner of two
+            # kinks without an end.
+            most = jnp.minimum(max_steps, IMPLICIT_STEPS) if self.located else max_steps
+            return Drive(solver, explicit_control(rtol), ends, most, self.report)
         # Far out rates times steps leave roundings of `ROUNDED` in a stage, which Newton's method cannot remove.
         digits = jnp.maximum(1e-2 * rtol, 10.0 * ROUNDED)
         # With one Jacobian a step iterations are cheap and converge linearly. (In a narrow valley 10 of them left 135
@@ -91,4 +94,5 @@ class OwnGears(AbstractProblem):
         size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
         still = vanished(final, 2, self.still)
         ended = good(stretch.result) & ((size <= self.log_loss) | still)
-        return Shift(jnp.where(ended | broken(stretch), End.ended, gear + 1), yes)
+        over = ended | broken(stretch) | out_of_steps(stretch)
+        return Shift(jnp.where(over, End.ended, gear + 1), yes)

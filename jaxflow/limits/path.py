@@ -146,7 +146,9 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
     # It has no gradient yet, and no save point of a later gear is reached.
     final = replace(here, velocity=blank.final.velocity, multipliers=blank.final.multipliers)
     saved = jax.tree.map(lambda x: jnp.zeros((problem.saves, *x.shape), x.dtype) if eqx.is_array(x) else x, final)
-    path = replace(blank, final=final, saved=saved if problem.saves else None)
+    # A solver's own numbers end with its stretch.
+    stats = {name: blank.stats[name] for name in COUNTS}
+    path = replace(blank, final=final, saved=saved if problem.saves else None, stats=stats)
     steps = jnp.zeros(len(problem.gears), int)
     return Way(_counted(path, problem, steps), zero, zero, steps, steps)
 

@@ -267,29 +267,6 @@ def test_pieces_that_meet_smoothly_are_followed_implicitly() -> None:
     assert np.linalg.norm(end - plain.y[:, -1]) <= limit.stationary.error * np.linalg.norm(end)
 
 
-@pytest.mark.slow
-def test_units_with_more_data_than_they_fit_come_to_rest_on_their_kinks() -> None:
-    """The flow slides along kinks into its point, where explicit steps went to and fro 200,000 times."""
-    rng = np.random.default_rng(4)
-    inputs, W, b, a = rng.normal(size=(20, 3)), rng.normal(size=(6, 3)), 0.1 * rng.normal(size=6), rng.normal(size=6)
-    inputs = np.concatenate([inputs, np.ones((20, 1))], axis=1)
-    targets = np.sin(3.0 * inputs[:, 0]) + inputs[:, 1]
-    start = TwoLayers(jnp.asarray(np.concatenate([W, b[:, None]], axis=1)), jnp.asarray(0.5 * a))
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, targets), "squared"), start)
-    assert limit.outcome == "finite_stationary_point"
-    assert limit.trajectory.stats["num_steps"] <= 5000
-
-    def loss(theta: np.ndarray) -> np.ndarray:
-        return 0.5 * np.mean((np.maximum(inputs @ theta[:24].reshape(6, 4).T, 0.0) @ theta[24:] - targets) ** 2)
-
-    end = np.asarray(jax.flatten_util.ravel_pytree(limit.end.module)[0])
-    units = np.abs(inputs @ end[:24].reshape(6, 4).T)
-    assert (units < 1e-9).any()
-    # No direction leads down, beyond roundings.
-    around = end + 1e-3 * rng.normal(size=(500, 30))
-    assert min(map(loss, around)) > loss(end)
-
-
 class Cubic(eqx.Module):
     """Homogeneous of degree three and smooth, so that its conditions have no kinks."""
 
