@@ -242,8 +242,11 @@ class Block:
         # Scouts are in single precision.
         gears = [gear for gear in Gear if gear != Gear.explicit or self.queues.scout == "double"]
         begun_with = instances.risk, instances.model, begun
-        ahead = {gear: compile_beside(turned, *self._stretch(gear, False, *begun_with)) for gear in gears}
-        return ahead | {End.ended: compile_beside(_close, self._summarize, self.queues.gears.gap, *some)}
+        ahead: dict[int, Future[Any]] = {
+            gear: compile_beside(turned, *self._stretch(gear, False, *begun_with)) for gear in gears
+        }
+        ahead[End.ended] = compile_beside(_close, self._summarize, self.queues.gears.gap, *some)
+        return ahead
 
     def _stretch(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> tuple[Any, ...]:
         """The arguments of `turned`."""
