@@ -191,14 +191,18 @@ class Kinks(eqx.Module):
         joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
         return Gated(found.value, *joined)
 
+    def loss_at(self, state: PyTree, gates: Float[Array, " g"]) -> AbstractLoss:
+        """The loss with gates given."""
+        loss, outer = self.risk.loss, self._parted(state, gates)[1]
+        return PieceLoss(loss, outer) if outer.size and isinstance(loss, MarginLoss) else loss
+
     def field(self, state: PyTree, gates: Float[Array, " g"]) -> ScaledGradient:
         """The field of the coordinates with gates given."""
-        inner, outer = self._parted(state, gates)
+        inner, loss = self._parted(state, gates)[0], self.loss_at(state, gates)
 
         def piece(x: Any) -> Any:
             if not isinstance(x, EmpiricalRisk):
                 return x
-            loss = PieceLoss(x.loss, outer) if outer.size and isinstance(x.loss, MarginLoss) else x.loss
             return EmpiricalRisk(PieceSource(x.source, inner), loss, x.trainable, x.reduction)
 
         within = jax.tree.map(piece, self.context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))

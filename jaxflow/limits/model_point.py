@@ -22,7 +22,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
-from jaxflow.losses import Tail, slope_jumps, tail_of
+from jaxflow.losses import AbstractLoss, Tail, slope_jumps, tail_of
 from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
@@ -74,7 +74,7 @@ def _concluded(one: Underway) -> Limit:
     problem: Any = one.problems[0]
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
-    slope = jnp.max(jnp.abs(pushes_of(risk, risk.scaled_gradient(model))))
+    slope = jnp.max(jnp.abs(_pushes(risk, risk.loss, model)))
     point, facts, interpolates = settle(risk, unravel, theta, slope, problem.located)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where pieces
     # meet it need not (a third was left of it, of units with ReLU squared).
@@ -116,12 +116,13 @@ def settle(
 
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
-    outputs = risk.source.outputs(unravel(theta))
-    count = float(risk.count(outputs))
-    field, across = _piece(risk, unravel, theta) if located else (lambda x: risk.scaled_gradient(unravel(x)), None)
+    count = float(risk.count(risk.source.outputs(unravel(theta))))
+    field, loss, across = lambda x: risk.scaled_gradient(unravel(x)), risk.loss, None
+    if located:
+        field, loss, across = _piece(risk, unravel, theta)
 
     def pushes(theta: Array) -> Array:
-        return pushes_of(risk, field(theta))
+        return _pushes(risk, loss, unravel(theta))
 
     curves = _curves(risk, unravel(theta))
     residual = jnp.max(jnp.abs(pushes(theta))) / positive_or_one(slope)
@@ -178,20 +179,21 @@ def settle(
 
 def _piece(
     risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]
-) -> tuple[Callable[[Array], ScaledGradient], Float[Array, "k p"]]:
-    """The gradient of the loss at the gates that its flow has at θ, and an orthonormal basis of the normals of the
-    kinks that it slides on there; rows of zero beyond their rank."""
+) -> tuple[Callable[[Array], ScaledGradient], AbstractLoss, Float[Array, "k p"]]:
+    """The gradient of the risk and the loss, at the gates that the flow has at θ, and an orthonormal basis of the
+    normals of the kinks that it slides on there; rows of zero beyond their rank."""
     state, context = Weights().encode(risk, unravel(theta))
     kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
     mode = mode_at(kinks, state)
     _, _, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
-    return lambda x: kinks.field(there(x), mode.gates), orthonormal(rows)
+    return lambda x: kinks.field(there(x), mode.gates), kinks.loss_at(state, mode.gates), orthonormal(rows)
 
 
-def pushes_of(risk: EmpiricalRisk, scaled: ScaledGradient) -> Float[Array, " m"]:
-    """Derivatives of the loss of each output by it, of the multipliers of a gradient."""
-    weights = jnp.asarray(scaled.multipliers)
-    return jnp.exp(scaled.log_scale) * risk.count(weights) * weights.reshape(-1)
+def _pushes(risk: EmpiricalRisk, loss: AbstractLoss, model: Any) -> Float[Array, " m"]:
+    """Derivatives of a loss by every output."""
+    outputs = risk.source.outputs(model)
+    log_scale, weights = loss.scaled_derivative(outputs, risk.source.targets(outputs))
+    return jnp.exp(log_scale) * weights.reshape(-1)
 
 
 def _curves(risk: EmpiricalRisk, model: Any) -> Float[Array, " m"]:
