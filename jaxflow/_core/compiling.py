@@ -158,19 +158,15 @@ def strongly_typed(tree: Any) -> Any:
 
 
 def compile_beside(program: Any, *like: Any) -> Future[Any]:
-    """Begins to compile a program of `eqx.filter_jit` for arguments like these, in a thread of its own.
+    """Lowers a program of `eqx.filter_jit` for arguments like these, and compiles it in a thread of its own.
 
-    A call that follows the end of it finds the program compiled. A failure is seen by the call.
+    A call that follows the end of it finds the program compiled. A failure to compile is seen by the call. Tracing
+    and lowering hold Python's lock, so that two of them at a time take longer than one after the other; compiling does
+    not.
     """
-    # These settings may be those of a context, which another thread does not see.
-    wide, device = jax.config.values["jax_enable_x64"], jax.config.values["jax_default_device"]
-
-    def work() -> None:
-        with jax.enable_x64(wide), jax.default_device(device):
-            program.lower(*like).compile()
-
+    lowered = program.lower(*like)
     threads = ThreadPoolExecutor(1, thread_name_prefix="compilation")
-    found = threads.submit(work)
+    found = threads.submit(lowered.compile)
     threads.shutdown(wait=False)
     return found
 

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
-from jaxflow.flow.pieces import ROUNDINGS, Kinks, Mode, Pieces, largest
+from jaxflow.flow.pieces import ROUNDINGS, VANISHING, Kinks, Mode, Pieces, largest
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.system import System, system_of
 
@@ -24,6 +24,8 @@ PASSED = 1e-11
 LEFT = 1e-8
 # What gates and speeds, in that size, may be off by in a mode that is consistent.
 CONSISTENT = 10 * LEFT
+# Complementarity problems for one mode: as Newton's method, each squares the error of the last.
+ROUNDS = 8
 # A step of this share of the variable that still cannot be finished is the last.
 SHORTEST = 1e-12
 
@@ -84,7 +86,8 @@ class Filippov(diffrax.AbstractSolver):
       $c=-M^{-1}a$, which for a gradient flow is the orthogonal projection of $-\nabla L$ onto the tangent space of the
       kinks that it slides on; it leaves one of them where its gate leaves [0, 1].
 
-    Several kinks at once are a linear complementarity problem for c, solved by exchanging one at a time. Where kinks
+    Several kinks at once are a complementarity problem for c, solved by exchanging one at a time. M depends on c where
+    kinks follow each other (two layers, model and loss): there it is solved again around its solution. Where kinks
     block every direction the flow stops.
 
     For `Weights` and `Scores`, and risks whose kinks can be found: comparisons, maxima and absolute values in models,
@@ -259,42 +262,61 @@ def _room(system: System, s: Array, extended: PyTree, mode: Mode, held: Bool[Arr
 
 
 def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:
-    """The mode that goes on from a state on the kinks `on`, `which` of them just met or left; whether it was found."""
-    found = kinks.across(x, mode, on)
-    index, there = found.index, found.on
-    attracts = jnp.diagonal(found.matrix) < 0
-    gates, slid, met = mode.gates[index], mode.sliding[index] & there, which[index] & there
+    """The mode that goes on from a state on the kinks `on`, `which` of them just met or left; whether it was found.
+
+    Speeds are affine in gates, and one complementarity problem gives them, but where kinks follow each other (two
+    layers, model and loss): there it is solved again around its solution, as in Newton's method.
+    """
+    slid, met = mode.sliding & on, which & on
     # What was met goes to its other side, what has left to the side through which its gate left: the nearer one.
-    fixed = jnp.where(slid, gates > 0.5, jnp.where(met, gates <= 0.5, gates > 0.5))
-    free = slid & ~met
+    fixed = jnp.where(slid, mode.gates > 0.5, jnp.where(met, mode.gates <= 0.5, mode.gates > 0.5))
+    first = kinks.across(x, mode, on)
+    unit = jnp.ones_like(mode.gates).at[first.index].set(first.unit)
+    most = 4 * mode.gates.size + 8
 
-    def wrong(free: Array, fixed: Array) -> tuple[Array, Array]:
-        turned = found.turned(free, fixed.astype(gates.dtype))
-        speeds = found.speeds(turned)
-        by = jnp.where(free, -found.inside(turned), jnp.where(fixed, -speeds, speeds))
-        return turned, jnp.where(there, by / found.size, -jnp.inf)
+    def again(carry: tuple) -> Array:
+        *_, by, rounds = carry
+        return (by > CONSISTENT * first.size) & (rounds < ROUNDS)
 
-    def going(carry: tuple[Array, Array, Array]) -> Array:
-        free, fixed, count = carry
-        _, by = wrong(free, fixed)
-        return (jnp.max(by) > CONSISTENT) & (count < 4 * gates.size + 8)
+    def solve(carry: tuple) -> tuple:
+        gates, free, fixed, found, _, rounds = carry
+        index, attracts = found.index, jnp.diagonal(found.matrix) < 0
 
-    def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        free, fixed, count = carry
-        turned, by = wrong(free, fixed)
-        k = jnp.argmax(by)
-        nearer = found.nearest[k] + turned[k] > 0.5
-        fixed = fixed.at[k].set(jnp.where(free[k], nearer, jnp.where(attracts[k], fixed[k], ~fixed[k])))
-        return free.at[k].set(~free[k] & attracts[k]), fixed, count + 1
+        def wrong(free: Array, fixed: Array) -> tuple[Array, Array]:
+            turned = found.turned(free, fixed.astype(gates.dtype))
+            speeds = found.speeds(turned)
+            by = jnp.where(free, -found.inside(turned), jnp.where(fixed, -speeds, speeds))
+            return turned, jnp.where(found.on, by / found.size, -jnp.inf)
 
-    free, fixed, _ = lax.while_loop(going, body, (free, fixed, jnp.zeros((), int)))
-    turned, by = wrong(free, fixed)
-    new = Mode(
-        mode.gates.at[index].set(jnp.where(there, jnp.clip(found.nearest + turned, 0.0, 1.0), gates)),
-        mode.sliding.at[index].set(jnp.where(there, free, mode.sliding[index])),
-        mode.size,
-    )
-    return new, jnp.max(by, initial=-jnp.inf) <= CONSISTENT
+        def going(carry: tuple) -> Array:
+            free, fixed, count = carry
+            return (jnp.max(wrong(free, fixed)[1]) > CONSISTENT) & (count < most)
+
+        def exchange(carry: tuple) -> tuple:
+            free, fixed, count = carry
+            turned, by = wrong(free, fixed)
+            k = jnp.argmax(by)
+            nearer = found.nearest[k] + turned[k] > 0.5
+            fixed = fixed.at[k].set(jnp.where(free[k], nearer, jnp.where(attracts[k], fixed[k], ~fixed[k])))
+            return free.at[k].set(~free[k] & attracts[k]), fixed, count + 1
+
+        start = free[index] & found.on, fixed[index], jnp.zeros((), int)
+        one, side, _ = lax.while_loop(going, exchange, start)
+        there = jnp.clip(found.nearest + wrong(one, side)[0], 0.0, 1.0)
+        gates = gates.at[index].set(jnp.where(found.on, there, gates[index]))
+        free, fixed = free.at[index].set(one), fixed.at[index].set(side)
+        # What the speeds are at these gates, in units of the gates at the beginning, beyond what `turned` leaves.
+        found = kinks.across(x, replace(mode, gates=gates), on)
+        index, turned = found.index, gates[found.index] - found.nearest
+        speed = (found.speed + found.matrix @ turned) / unit[index]
+        left = jnp.abs(speed) - 2.0 * VANISHING * jnp.abs(turned)
+        by = jnp.where(free[index], left, jnp.where(fixed[index], -speed, speed))
+        by = jnp.max(jnp.where(found.on, by, -jnp.inf), initial=-jnp.inf)
+        return gates, free, fixed, found, by, rounds + 1
+
+    begun = mode.gates, slid & ~met, fixed, first, jnp.full_like(mode.size, jnp.inf), jnp.zeros((), int)
+    gates, free, _, _, by, _ = lax.while_loop(again, solve, begun)
+    return Mode(gates, jnp.where(on, free, mode.sliding), mode.size), by <= CONSISTENT * first.size
 
 
 def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:

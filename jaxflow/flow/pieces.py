@@ -119,7 +119,8 @@ def largest(switches: Float[Array, " g"]) -> Float[Array, ""]:
 
 
 class Crossing(NamedTuple):
-    r"""How fast kinks that a state is on are left, as a function of their gates: $\dot z=a+M(c-c_0)$.
+    r"""How fast kinks that a state is on are left, as a function of their gates: $\dot z=a+M(c-c_0)$ around the gates
+    that they have. It is affine where kinks do not follow each other, as those of two layers, or of model and loss, do.
 
     `index` `(m,)`: which kinks, `on` `(m,)`: whether each is one of those asked for; `nearest` $c_0$ `(m,)`, the side
     whose gate is nearer, so that gates of any smallness keep their relative accuracy; `speed` a `(m,)` there and
@@ -190,14 +191,18 @@ class Kinks(eqx.Module):
         joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
         return Gated(found.value, *joined)
 
+    def loss_at(self, state: PyTree, gates: Float[Array, " g"]) -> AbstractLoss:
+        """The loss with gates given."""
+        loss, outer = self.risk.loss, self._parted(state, gates)[1]
+        return PieceLoss(loss, outer) if outer.size and isinstance(loss, MarginLoss) else loss
+
     def field(self, state: PyTree, gates: Float[Array, " g"]) -> ScaledGradient:
         """The field of the coordinates with gates given."""
-        inner, outer = self._parted(state, gates)
+        inner, loss = self._parted(state, gates)[0], self.loss_at(state, gates)
 
         def piece(x: Any) -> Any:
             if not isinstance(x, EmpiricalRisk):
                 return x
-            loss = PieceLoss(x.loss, outer) if outer.size and isinstance(x.loss, MarginLoss) else x.loss
             return EmpiricalRisk(PieceSource(x.source, inner), loss, x.trainable, x.reduction)
 
         within = jax.tree.map(piece, self.context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
@@ -264,11 +269,13 @@ class Kinks(eqx.Module):
             scaled = self.field(state, mode.gates.at[index].set(c))
             return -ravel_pytree(scaled.gradient)[0], scaled.log_scale
 
-        # The field is affine in the gates of what the state is on, and has derivatives by them in the middle.
-        jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, 0.5, chosen))
+        # On a side itself the other piece is left out, and the field has no derivative by the gate.
+        between = jnp.clip(chosen, VANISHING, 1.0 - VANISHING)
+        jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, between, chosen))
         matrix = jnp.where(on[:, None] & on[None, :], rows @ jumps, 0.0)
-        there, scale_there = velocity(nearest)
-        return Crossing(index, on, nearest, jnp.exp(scale_there - scale) * (rows @ there), matrix)
+        there, scale_there = velocity(chosen)
+        speed = jnp.exp(scale_there - scale) * (rows @ there)
+        return Crossing(index, on, nearest, speed - matrix @ (chosen - nearest), matrix)
 
 
 def _gram_solve(rows: Array, on: Array, right: Array) -> Array:

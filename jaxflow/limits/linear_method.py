@@ -30,8 +30,9 @@ class LinearStaged(AbstractMethod):
 
     **Arguments:** `near`, `far`: arc lengths of classification, `far` of two layers (None: $e^{10^6}$); `log_time`: end
     of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1 or less);
-    `saves`: save points for the rate; `coordinates`: of regression, None for `coordinates_of`; `Dual` where the network
-    allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
+    `saves`: save points for the rate; `coordinates`: of regression, None for `OneLayer` of diagonal networks and
+    `coordinates_of` others; `Dual` where the network allows it; `report`: receives a line a second (see `find_limit`'s
+    `progress`).
 
     **Example:**
 
@@ -91,12 +92,14 @@ class LinearStaged(AbstractMethod):
     def regression(self, risk: EmpiricalRisk, model: Any) -> RegressionGears:
         """The gear of a network under the squared loss."""
         data: Any = risk.data
+        # In `Halves` coefficients are differences of squares, with the roundings of a large start.
+        usual = OneLayer(model) if isinstance(model, DiagonalLinearNetwork) else coordinates_of(model)
         return RegressionGears(
             # In single precision steps are judged where rounding begins.
             rtol=max(self.rtol, 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)),
             size=largest_entry(model.layers),
             missed=jnp.sum(jnp.abs(data.targets)) / risk.count(data.targets),
-            coordinates=coordinates_of(model) if self.coordinates is None else self.coordinates,
+            coordinates=usual if self.coordinates is None else self.coordinates,
             log_time=self.log_time,
             report=self.report,
         )

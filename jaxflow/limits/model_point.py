@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import good, linalg, positive_or_one
+from jaxflow._core import ScaledGradient, good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import Weights
 from jaxflow.flow.filippov import mode_at
-from jaxflow.flow.pieces import Kinks
+from jaxflow.flow.pieces import Kinks, knows_pieces
 from jaxflow.limits.kantorovich import flat, orthonormal
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
@@ -22,7 +22,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
-from jaxflow.losses import MarginLoss, Tail, tail_of
+from jaxflow.losses import AbstractLoss, Tail, slope_jumps, tail_of
 from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
@@ -38,11 +38,9 @@ def is_long(risk: EmpiricalRisk, model: Any, *_: Any) -> bool:
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
     theta, unravel = flat(risk, model)
-    kinks = kink_count(lambda x: risk.source.outputs(unravel(x)), theta)
-    kinked = kinks > 0
-    # Kinks of model and loss together are met too often, and the normals of many are larger than a dense system may be:
-    # there steps are as long as accuracy allows.
-    located = kinked and not isinstance(risk.loss, MarginLoss) and kinks * theta.size <= MOST_WEIGHTS**2
+    # A loss that only bends, as a squared hinge does, costs a smooth model a few steps; each end on a kink costs more.
+    kinked = kink_count(lambda x: risk.source.outputs(unravel(x)), theta) > 0 or slope_jumps(risk.loss)
+    located = kinked and _are_few(risk, model, theta.size)
     rtol = jnp.asarray((1e-5 if kinked and not located else gap) if method.rtol is None else method.rtol)
     before = risk.scaled_gradient(model)
     # From there on Newton's method takes the derivatives of the loss to rounding.
@@ -62,13 +60,21 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     return under_way((rough, fine), risk, model, max_steps, model)
 
 
+def _are_few(risk: EmpiricalRisk, model: Any, size: int) -> bool:
+    """Whether the normals of all kinks are no larger than a dense system may be. Of more, or where kinks cannot be
+    looked for, steps are as long as accuracy allows."""
+    if not knows_pieces(Weights(), model):
+        return False
+    state, context = Weights().encode(risk, model)
+    return eqx.filter_eval_shape(Kinks(Weights(), context).at, state).switches.size * size <= MOST_WEIGHTS**2
+
+
 def _concluded(one: Underway) -> Limit:
     risk, model, (rough, fine) = one.risk, one.known, (way.path for way in one.ways)
     problem: Any = one.problems[0]
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
-    start, _ = flat(risk, model)
-    slope = jnp.max(jnp.abs(_slopes(risk, unravel(start))[0]))
+    slope = jnp.max(jnp.abs(_pushes(risk, risk.loss, model)))
     point, facts, interpolates = settle(risk, unravel, theta, slope, problem.located)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where pieces
     # meet it need not (a third was left of it, of units with ReLU squared).
@@ -111,8 +117,15 @@ def settle(
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
     count = float(risk.count(risk.source.outputs(unravel(theta))))
-    slopes, curves = _slopes(risk, unravel(theta))
-    residual = jnp.max(jnp.abs(slopes)) / positive_or_one(slope)
+    field, loss, across = lambda x: risk.scaled_gradient(unravel(x)), risk.loss, None
+    if located:
+        field, loss, across = _piece(risk, unravel, theta)
+
+    def pushes(theta: Array) -> Array:
+        return _pushes(risk, loss, unravel(theta))
+
+    curves = _curves(risk, unravel(theta))
+    residual = jnp.max(jnp.abs(pushes(theta))) / positive_or_one(slope)
     # A loss with an exponential tail is nowhere zero.
     interpolates = (residual <= jnp.sqrt(ROUNDED)) & (tail_of(risk.loss) is not Tail.exponential)
     bent = jnp.sqrt(jnp.maximum(curves, 0.0))
@@ -122,12 +135,11 @@ def settle(
 
     # Fitted: the outputs whose loss is curved are brought to where it is flat, by the shortest way.
     def shortest(theta: Array, _: Any) -> tuple[Array, None]:
-        slopes, _ = _slopes(risk, unravel(theta))
-        change = linalg.lstsq(rows(theta), jnp.where(bent > 0, slopes / positive_or_one(bent), 0.0))
+        change = linalg.lstsq(rows(theta), jnp.where(bent > 0, pushes(theta) / positive_or_one(bent), 0.0))
         return theta - change, None
 
     fitted, _ = jax.lax.scan(shortest, theta, None, length=linalg.doublings(theta.dtype))
-    left = jnp.max(jnp.abs(_slopes(risk, unravel(fitted))[0])) / positive_or_one(slope)
+    left = jnp.max(jnp.abs(pushes(fitted))) / positive_or_one(slope)
     values = jnp.stack([linalg.singular_values(rows(x)) ** 2 / count for x in (theta, fitted)])
     on = values > ROUNDED * jnp.max(values)
     lowest = jnp.min(jnp.where(on, values, jnp.inf))
@@ -139,13 +151,14 @@ def settle(
 
     # Not fitted: a stationary point of the loss on the kinks that the path has come to slide on. Beside them the gates
     # of Filippov's solution leave no gradient, so that the Hessian at fixed gates is that of the loss along them.
-    if located:
-        slope_of, across = _piece(risk, unravel, theta)
-    else:
-        slope_of, across = jax.grad(lambda x: risk(unravel(x))), jnp.zeros((0, theta.size))
+    def slope_of(x: Array) -> Array:
+        scaled = field(x)
+        return jnp.exp(scaled.log_scale) * ravel_pytree(scaled.gradient)[0]
+
     gradient, hessian = slope_of(theta), jax.jacfwd(slope_of)(theta)
-    along = jnp.eye(theta.size) - across.T @ across
-    gradient, hessian = along @ gradient, along @ hessian @ along
+    if across is not None:
+        along = jnp.eye(theta.size) - across.T @ across
+        gradient, hessian = along @ gradient, along @ hessian @ along
     safe = jnp.where(jnp.all(jnp.isfinite(hessian)), hessian, jnp.eye(theta.size))
     eigenvalues, vectors = linalg.eigh(0.5 * (safe + safe.T))
     live = jnp.abs(eigenvalues) > ROUNDED * jnp.max(jnp.abs(eigenvalues))
@@ -166,24 +179,25 @@ def settle(
 
 def _piece(
     risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]
-) -> tuple[Callable[[Array], Array], Float[Array, "k p"]]:
-    """The gradient of the loss at the gates that its flow has at θ, and an orthonormal basis of the normals of the
-    kinks that it slides on there; rows of zero beyond their rank."""
+) -> tuple[Callable[[Array], ScaledGradient], AbstractLoss, Float[Array, "k p"]]:
+    """The gradient of the risk and the loss, at the gates that the flow has at θ, and an orthonormal basis of the
+    normals of the kinks that it slides on there; rows of zero beyond their rank."""
     state, context = Weights().encode(risk, unravel(theta))
     kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
     mode = mode_at(kinks, state)
-
-    def slope_of(x: Array) -> Array:
-        scaled = kinks.field(there(x), mode.gates)
-        return jnp.exp(scaled.log_scale) * ravel_pytree(scaled.gradient)[0]
-
     _, _, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
-    return slope_of, orthonormal(rows)
+    return lambda x: kinks.field(there(x), mode.gates), kinks.loss_at(state, mode.gates), orthonormal(rows)
 
 
-def _slopes(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-    """First and second derivatives of the loss by every output: the second of losses of one output alone."""
+def _pushes(risk: EmpiricalRisk, loss: AbstractLoss, model: Any) -> Float[Array, " m"]:
+    """Derivatives of a loss by every output."""
+    outputs = risk.source.outputs(model)
+    log_scale, weights = loss.scaled_derivative(outputs, risk.source.targets(outputs))
+    return jnp.exp(log_scale) * weights.reshape(-1)
+
+
+def _curves(risk: EmpiricalRisk, model: Any) -> Float[Array, " m"]:
+    """Second derivatives of the loss by every output: of losses of one output alone."""
     outputs = risk.source.outputs(model)
     first = jax.grad(lambda f: jnp.sum(risk.loss.value(f, risk.source.targets(outputs))))
-    slopes, curves = jax.jvp(first, (outputs,), (jnp.ones_like(outputs),))
-    return slopes.reshape(-1), curves.reshape(-1)
+    return jax.jvp(first, (outputs,), (jnp.ones_like(outputs),))[1].reshape(-1)

@@ -18,3 +18,4 @@ from jaxflow.losses.pointwise import Logistic as Logistic
 from jaxflow.losses.pointwise import MarginLoss as MarginLoss
 from jaxflow.losses.pointwise import Squared as Squared
 from jaxflow.losses.pointwise import Tail as Tail
+from jaxflow.losses.pointwise import slope_jumps as slope_jumps

@@ -299,3 +299,30 @@ def _tail(slopes: list[float]) -> tuple[Tail, float, float]:
     # A slope that falls that far and does not vanish is steeper than an exponential, and no hinge.
     flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)
     return (Tail.flat if flat else Tail.other), math.inf, 0.0
+
+
+def slope_jumps(loss: AbstractLoss) -> bool:
+    """Whether the slope of a `MarginLoss` jumps somewhere, as that of a hinge, and does not only bend.
+
+    Of each interval between probes the half over which the slope changes more is taken, down to roundings.
+    """
+    if not isinstance(loss, MarginLoss):
+        return False
+    slope = jax.vmap(jax.grad(loss.function))
+
+    def halved(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = 0.5 * (low + high)
+        a, b, c = map(slope, (low, middle, high))
+        first = jnp.abs(b - a) > jnp.abs(c - b)
+        return jnp.where(first, low, middle), jnp.where(first, middle, high)
+
+    @jax.jit
+    def jumps(ends: Array) -> Array:
+        digits = jnp.finfo(ends.dtype)
+        low, high = lax.fori_loop(0, digits.nmant, halved, (ends[:-1], ends[1:]))
+        change, size = jnp.abs(slope(high) - slope(low)), jnp.max(jnp.abs(slope(ends)))
+        return jnp.any(change > jnp.sqrt(digits.eps) * size)
+
+    with jax.ensure_compile_time_eval():
+        return bool(jumps(jnp.asarray([-q for q in reversed(_PROBES)] + _PROBES)))

@@ -237,13 +237,16 @@ class Block:
         return found | ({"rounds": np.asarray(ways.stretches[:, Gear.explicit], np.int32)} if queues.rounds else {})
 
     def _ahead(self, instances: Instance, begun: Way) -> dict[int, Future[Any]]:
-        """Compilations of the last gear and of the conclusion, which go on while paths are in the first gears."""
+        """Compilations of the gears and of the conclusion, begun in the order in which they are needed."""
         some = _take(self._rows(self._size)[0], (instances, begun))
-        last = compile_beside(turned, *self._stretch(Gear.multipliers, False, instances.risk, instances.model, begun))
-        return {
-            Gear.multipliers: last,
-            End.ended: compile_beside(_close, self._summarize, self.queues.gears.gap, *some),
+        # Scouts are in single precision.
+        gears = [gear for gear in Gear if gear != Gear.explicit or self.queues.scout == "double"]
+        begun_with = instances.risk, instances.model, begun
+        ahead: dict[int, Future[Any]] = {
+            gear: compile_beside(turned, *self._stretch(gear, False, *begun_with)) for gear in gears
         }
+        ahead[End.ended] = compile_beside(_close, self._summarize, self.queues.gears.gap, *some)
+        return ahead
 
     def _stretch(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> tuple[Any, ...]:
         """The arguments of `turned`."""

@@ -54,6 +54,9 @@ FOUND = {
     # A coordinate of number 2 that has grown comes back to the size of the start and passes zero there: in the weights,
     # where its layers are equal by then, its sign is that of roundings.
     "comes to zero": ("diagonal network", "regression, start 1e-12, depth 3", 10, [2, 3], "limit_point", 1e-9),
+    # Coefficients of order one as differences of squares of a thousand have roundings of 1e-10: nine of ten came to no
+    # end in `Halves`.
+    "large start": ("diagonal network", "regression, start 1000", 10, [0, 1, 2], "limit_point", 1e-8),
     # What waits has a push of 1e-9: fine runs take roundings for errors, and 18 of 48 used up their steps there.
     "five layers": ("diagonal network", "regression, depth 5", 48, [2, 26], "limit_point", 1e-4),
     # The explicit steps end at a saddle, where a coordinate has not begun to grow.

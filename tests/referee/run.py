@@ -21,6 +21,7 @@ import numpy as np
 
 import jaxflow as jf
 from benchmarks._common import Record, settings
+from jaxflow.study.blocks import crowded, release_programs
 from tests.referee import attention, draws, networks
 from tests.referee.flow import Tokens, follow, follow_far
 from tests.referee.paths import Vectors, follow_out
@@ -203,6 +204,10 @@ def main() -> None:
     for model in asked.only:
         for name, count in kinds_of(model, asked.scale):
             if asked.kinds == ("",) or name in asked.kinds:
+                # Programs of all kinds are more than a process may hold.
+                if crowded():
+                    limits.cache_clear()
+                    release_programs()
                 record.add(row(model, name, count, asked.seed) | more)
 
 
