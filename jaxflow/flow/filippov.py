@@ -183,8 +183,10 @@ class Filippov(diffrax.AbstractSolver):
 
             at, found = _first(room, under.s, under.target, jnp.where(hit, left, jnp.inf), met)
             done = _finished(system, under.target, after, under)
-            # How far the interpolation was off the kink is an error too: of long implicit steps the larger one.
-            moved = jax.tree.map(jnp.subtract, done.state[0], after[0])
+            # How far the interpolation was off the kink is an error too: of long implicit steps the larger one. What an
+            # earlier projection has moved across a kink is met at once, and no shorter step would change it.
+            at_once = under.target - under.s <= SHORTEST * jnp.maximum(t1, 1.0)
+            moved = jax.tree.map(lambda a, b: jnp.where(at_once, 0.0, a - b), done.state[0], after[0])
             error = (jax.tree.map(lambda a, b: jnp.abs(a) + jnp.abs(b), error[0], moved), *error[1:])
             done = replace(
                 done,

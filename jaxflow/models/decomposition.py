@@ -64,7 +64,7 @@ def decomposition_of(network: AbstractLinearNetwork) -> Decomposition:
     raise ValueError(f"network: the structure of {type(network).__name__} gives no orthogonal decomposition")
 
 
-@checked(least={"d": 2, "depth": 2})
+@checked(least={"depth": 2})
 def even_decomposition(d: int, depth: int) -> Decomposition:
     r"""The real decomposition of a full-length convolutional network on **even** vectors (F.4).
 

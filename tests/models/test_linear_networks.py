@@ -97,7 +97,7 @@ def test_decompositions_satisfy_assumption_1(name):
     np.testing.assert_allclose(found.transform.T @ rho, network.linear_coefficients(), atol=ROUNDING)
 
 
-@pytest.mark.parametrize(("d", "depth"), [(6, 2), (5, 3), (2, 2)])
+@pytest.mark.parametrize(("d", "depth"), [(6, 2), (5, 3), (2, 2), (1, 3)])
 def test_the_even_decomposition_on_even_vectors(d, depth):
     layers = tuple(models.even_part(normal(d, seed=31 + i)) for i in range(depth))
     found = models.even_decomposition(d, depth)
