@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
@@ -233,9 +234,9 @@ def mode_at(kinks: Kinks, x: PyTree, near: Any = None) -> Mode:
     on."""
     found = kinks.at(x)
     mode = Mode.of(found)
-    on = jnp.abs(found.switches) <= PASSED * mode.size
-    if near is not None:
-        on = jnp.abs(kinks.distances(x, mode.gates)) <= near
+    # Distances know no units: the switches of small inputs are all small.
+    within = PASSED * jnp.linalg.norm(ravel_pytree(x)[0]) if near is None else near
+    on = jnp.abs(kinks.distances(x, mode.gates)) <= within
     # Which side roundings are on says nothing. A unit that has come to its kink and rests there, without a derivative,
     # stays inactive, as JAX has it of a switch of zero.
     at_zero = Mode(jnp.where(on, 0.0, mode.gates), mode.sliding, mode.size)

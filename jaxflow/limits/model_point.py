@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import ScaledGradient, good, linalg, positive_or_one
+from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import Weights
@@ -74,7 +74,7 @@ def _concluded(one: Underway) -> Limit:
     problem: Any = one.problems[0]
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
-    slope = jnp.max(jnp.abs(_pushes(risk, risk.loss, model)))
+    slope = jnp.max(jnp.abs(_pushes(risk, risk.loss, risk.source.outputs(model))))
     point, facts, interpolates = settle(risk, unravel, theta, slope, problem.located)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side. Where pieces
     # meet it need not (a third was left of it, of units with ReLU squared).
@@ -117,12 +117,12 @@ def settle(
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
     count = float(risk.count(risk.source.outputs(unravel(theta))))
-    field, loss, across = lambda x: risk.scaled_gradient(unravel(x)), risk.loss, None
+    outputs, loss, across = lambda x: risk.source.outputs(unravel(x)), risk.loss, None
     if located:
-        field, loss, across = _piece(risk, unravel, theta)
+        outputs, loss, across = _piece(risk, unravel, theta)
 
     def pushes(theta: Array) -> Array:
-        return _pushes(risk, loss, unravel(theta))
+        return _pushes(risk, loss, outputs(theta)).reshape(-1)
 
     curves = _curves(risk, unravel(theta))
     residual = jnp.max(jnp.abs(pushes(theta))) / positive_or_one(slope)
@@ -152,8 +152,8 @@ def settle(
     # Not fitted: a stationary point of the loss on the kinks that the path has come to slide on. Beside them the gates
     # of Filippov's solution leave no gradient, so that the Hessian at fixed gates is that of the loss along them.
     def slope_of(x: Array) -> Array:
-        scaled = field(x)
-        return jnp.exp(scaled.log_scale) * ravel_pytree(scaled.gradient)[0]
+        there, pull = jax.vjp(outputs, x)
+        return pull(_pushes(risk, loss, there) / count)[0]
 
     gradient, hessian = slope_of(theta), jax.jacfwd(slope_of)(theta)
     if across is not None:
@@ -163,8 +163,14 @@ def settle(
     eigenvalues, vectors = linalg.eigh(0.5 * (safe + safe.T))
     live = jnp.abs(eigenvalues) > ROUNDED * jnp.max(jnp.abs(eigenvalues))
     least = jnp.min(jnp.where(live, eigenvalues, jnp.inf))
-    change = vectors @ jnp.where(live, (vectors.T @ gradient) / jnp.where(live, eigenvalues, 1.0), 0.0)
-    resting_error = jnp.where(least > 0, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
+    turned = vectors.T @ gradient
+    change = vectors @ jnp.where(live, turned / jnp.where(live, eigenvalues, 1.0), 0.0)
+    # Where nothing is curved a slope leads on however small it is, as of a hinge with small inputs: there it has to be
+    # small against the slopes that it is the sum of.
+    lengths = jnp.linalg.norm(jax.jacfwd(lambda x: outputs(x).reshape(-1))(theta), axis=1)
+    flat_slope = jnp.linalg.norm(jnp.where(live, 0.0, turned))
+    level = flat_slope <= STATIONARY * jnp.sum(jnp.abs(pushes(theta)) * lengths) / count
+    resting_error = jnp.where((least > 0) & level, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
 
     point = jnp.where(interpolates, fitted, theta - change)
     size = positive_or_one(jnp.linalg.norm(point))
@@ -179,21 +185,20 @@ def settle(
 
 def _piece(
     risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]
-) -> tuple[Callable[[Array], ScaledGradient], AbstractLoss, Float[Array, "k p"]]:
-    """The gradient of the risk and the loss, at the gates that the flow has at θ, and an orthonormal basis of the
-    normals of the kinks that it slides on there; rows of zero beyond their rank."""
+) -> tuple[Callable[[Array], Array], AbstractLoss, Float[Array, "k p"]]:
+    """Outputs and loss at the gates that the flow has at θ, and an orthonormal basis of the normals of the kinks that
+    it slides on there; rows of zero beyond their rank."""
     state, context = Weights().encode(risk, unravel(theta))
     kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
     mode = mode_at(kinks, state)
     _, _, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
-    return lambda x: kinks.field(there(x), mode.gates), kinks.loss_at(state, mode.gates), orthonormal(rows)
+    return lambda x: kinks.at(there(x), mode.gates).value, kinks.loss_at(state, mode.gates), orthonormal(rows)
 
 
-def _pushes(risk: EmpiricalRisk, loss: AbstractLoss, model: Any) -> Float[Array, " m"]:
+def _pushes(risk: EmpiricalRisk, loss: AbstractLoss, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
     """Derivatives of a loss by every output."""
-    outputs = risk.source.outputs(model)
     log_scale, weights = loss.scaled_derivative(outputs, risk.source.targets(outputs))
-    return jnp.exp(log_scale) * weights.reshape(-1)
+    return jnp.exp(log_scale) * weights
 
 
 def _curves(risk: EmpiricalRisk, model: Any) -> Float[Array, " m"]:

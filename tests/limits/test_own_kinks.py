@@ -136,6 +136,15 @@ def test_hinges_of_relu_networks_end_where_plain_steps_do(
     assert jnp.linalg.norm(end - ends[1]) <= 2.0 * apart <= 1e-3 * jnp.linalg.norm(end)
 
 
+@pytest.mark.parametrize("size", [1e-11, 1e-13])
+def test_a_slope_of_small_inputs_is_no_rest(size: float) -> None:
+    """The flow goes on until the margins are there, at a time of the inverse square: it was said to rest."""
+    risk, start = labelled(0, 16, 8)
+    inputs = size * np.asarray(risk.data.inputs)
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, risk.data.targets), risk.loss), start, throw=False)
+    assert limit.outcome == "undecided"
+
+
 class ThreeLayers(eqx.Module):
     W: jax.Array
     b: jax.Array
