@@ -12,7 +12,7 @@ Forward-mode derivatives pass through; reverse mode does not (JAX has none for a
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import equinox as eqx
@@ -160,15 +160,20 @@ def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexa
     return lu_solve(lu_factor(matrix), right)
 
 
-def linear_solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
-    """`solve` for fields that a root finder linearises (`jax.linearize` takes no rule of its own under `vmap`)."""
-    factors = lu_factor(lax.stop_gradient(matrix))
-    return lax.custom_linear_solve(
-        lambda x: matrix @ x,
-        right,
-        lambda _, right: lu_solve(factors, right),
-        lambda _, right: _lu_solved_transposed(factors, right),
-    )
+def leading_solve(
+    matrix: Inexact[Array, "m m"], right: Inexact[Array, " m"], count: Int[Array, ""]
+) -> Inexact[Array, " m"]:
+    """`solve` of a matrix that is the identity beyond its first `count` rows and columns: in the smallest of a few
+    sizes that has them."""
+    sizes = [len(matrix)]
+    while sizes[-1] > TINY:
+        sizes.append(sizes[-1] // 4)
+
+    def block(size: int) -> Array:
+        return right.at[:size].set(solve(matrix[:size, :size], right[:size]))
+
+    fits = jnp.sum(count <= jnp.asarray(sizes)) - 1
+    return lax.switch(jnp.maximum(fits, 0), [partial(block, size) for size in sizes])
 
 
 @_one_at_a_time

@@ -251,17 +251,22 @@ def _on(system: System, mode: Mode) -> System:
 def _room(system: System, s: Array, extended: PyTree, mode: Mode, held: Bool[Array, " g"]) -> Float[Array, " g"]:
     """Negative where the mode has ended: a kink passed, or a gate of one that is `held` has left [0, 1]."""
     x, kinks = system.unpack(s, extended)[0], Kinks(system.coordinates, system.context)
-    z = kinks.at(x, mode.gates).switches
-    apart = jnp.where(mode.gates > 0.5, z, -z) + PASSED * mode.size
+    apart = apart_from(kinks, x, mode)
 
     def inside() -> Array:
         found = kinks.across(x, mode, mode.sliding)
         turned = found.turned(found.on, found.nearest)
         room = jnp.where(found.on, found.inside(turned) + LEFT * found.size, jnp.inf)
-        return jnp.full_like(z, jnp.inf).at[found.index].set(room)
+        return jnp.full_like(apart, jnp.inf).at[found.index].set(room)
 
-    inner = lax.cond(jnp.any(held), inside, lambda: jnp.full_like(z, jnp.inf))
+    inner = lax.cond(jnp.any(held), inside, lambda: jnp.full_like(apart, jnp.inf))
     return jnp.where(mode.sliding, inner, apart)
+
+
+def apart_from(kinks: Kinks, x: PyTree, mode: Mode) -> Float[Array, " g"]:
+    """How far a state is on the mode's side of each kink; negative beyond doubt where it is on the other side."""
+    z = kinks.at(x, mode.gates).switches
+    return jnp.where(mode.gates > 0.5, z, -z) + PASSED * mode.size
 
 
 def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:

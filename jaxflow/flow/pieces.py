@@ -5,6 +5,8 @@ head), and those of the loss. With gates given, each side of every kink has a fi
 beyond it; kinks that the flow slides on take the component across them out of the field.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -151,7 +153,8 @@ class Crossing(NamedTuple):
         unit = self.unit
         rows = jnp.where(both, self.matrix / unit[:, None], 0.0) + jnp.diag(jnp.where(free, -VANISHING, 1.0))
         known = jnp.where(free, 0.0, fixed - self.nearest)
-        return linalg.solve(rows, jnp.where(free, -(self.speed + self.matrix @ known) / unit, known))
+        count = jnp.max(jnp.where(free, jnp.arange(1, free.size + 1), 0), initial=0)
+        return linalg.leading_solve(rows, jnp.where(free, -(self.speed + self.matrix @ known) / unit, known), count)
 
     def speeds(self, turned: Array) -> Float[Array, " m"]:
         r"""$\dot z$ in units of gates."""
@@ -161,6 +164,33 @@ class Crossing(NamedTuple):
         """How far a gate is inside of [0, 1]; negative where it is not."""
         away = jnp.where(self.nearest > 0.5, -turned, turned)
         return jnp.minimum(away, 1.0 - away)
+
+
+class Normals(NamedTuple):
+    """Kinks that a state is on or near to.
+
+    `index` `(m,)`: which they are; `on` `(m,)`: whether each is one of those asked for; zero for others are `scale`
+    `(m,)`, what a switch is to be multiplied by to be a distance, and `rows` N `(m, p)`, unit normals. `basis` Q
+    `(m, p)`: orthonormal rows with the same span, zero where a normal is of the span of those before it; `turn` T
+    `(m, m)`: Q = T N.
+    """
+
+    index: Int[Array, " m"]
+    on: Bool[Array, " m"]
+    scale: Float[Array, " m"]
+    rows: Float[Array, "m p"]
+    basis: Float[Array, "m p"]
+    turn: Float[Array, "m m"]
+
+    def shortest(self, right: Float[Array, " m"]) -> Float[Array, " p"]:
+        """The shortest x with N x = `right`."""
+        return self.basis.T @ (self.turn @ right)
+
+    def along(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
+        """The part of x that is tangent to the kinks."""
+        for _ in range(2):
+            x = x - self.basis.T @ (self.basis @ x)
+        return x
 
 
 class Kinks(eqx.Module):
@@ -223,45 +253,64 @@ class Kinks(eqx.Module):
         count = 0 if gates is None else gates.size - self._of_loss(state)
         return (None, None) if gates is None else (gates[:count], gates[count:])
 
-    def _normals(self, state: PyTree, gates: Array) -> tuple[Array, Array, Array]:
-        """Normals `(g, p)`, switches `(g,)`, and the normals' lengths, zero for what vanishes beside the largest."""
+    def switches(self, state: PyTree, gates: Array) -> tuple[Array, Callable[[Array], Array]]:
+        """A state in one row, and the switches `(g,)` as a function of such a row."""
         flat, unravel = ravel_pytree(state)
-
-        def switches(x: Array) -> tuple[Array, Array]:
-            z = self.at(unravel(x), gates).switches
-            return z, z
-
-        rows, z = jax.jacfwd(switches, has_aux=True)(flat)
-        sizes = jnp.linalg.norm(rows, axis=1)
-        return rows, z, jnp.where(sizes > VANISHING * jnp.max(sizes, initial=0.0), sizes, 0.0)
+        return flat, lambda x: self.at(unravel(x), gates).switches
 
     def distances(self, state: PyTree, gates: Float[Array, " g"]) -> Float[Array, " g"]:
         """Signed distances to first order; infinite of kinks that no state is nearer to than this one."""
-        _, z, sizes = self._normals(state, gates)
-        return jnp.where(sizes > 0, z / positive_or_one(sizes), jnp.inf)
+        flat, switches = self.switches(state, gates)
+        rows, z = jax.jacfwd(lambda x: (switches(x),) * 2, has_aux=True)(flat)
+        sizes = jnp.linalg.norm(rows, axis=1)
+        there = sizes > VANISHING * jnp.max(sizes, initial=0.0)
+        return jnp.where(there, z / positive_or_one(sizes), jnp.inf)
 
-    def normals(self, state: PyTree, gates: Array, kinks: Bool[Array, " g"]) -> tuple[Array, Array, Array, Array]:
-        """The chosen kinks, at most as many as the state has numbers.
+    def normals(self, state: PyTree, gates: Array, kinks: Bool[Array, " g"]) -> Normals:
+        """Of the chosen kinks, at most as many as the state has numbers."""
+        flat, switches = self.switches(state, gates)
+        z, pull = jax.vjp(switches, flat)
+        most = min(z.size, flat.size)
+        index = jnp.argsort(~kinks, stable=True)[:most]
+        # A normal that would not bring the state to the largest switch by its own length is none.
+        least = VANISHING * largest(z) / positive_or_one(jnp.linalg.norm(flat))
 
-        **Returns:** which they are `(m,)`; whether each is one of `kinks` `(m,)`; unit normals `(m, p)`, zero for
-        others; signed distances `(m,)`.
-        """
-        rows, z, sizes = self._normals(state, gates)
-        there = kinks & (sizes > 0)
-        index = jnp.argsort(~there, stable=True)[: min(rows.shape)]
-        on = there[index]
-        scale = jnp.where(on, 1.0 / jnp.where(on, sizes[index], 1.0), 0.0)
-        return index, on, rows[index] * scale[:, None], z[index] * scale
+        def one(k: Array, found: Normals) -> Normals:
+            row = pull(jax.nn.one_hot(index[k], z.size, dtype=z.dtype))[0]
+            size = jnp.linalg.norm(row)
+            there = size > least
+            unit = jnp.where(there, row / positive_or_one(size), 0.0)
+            rest, parts = unit, jnp.zeros_like(found.scale)
+            for _ in range(2):
+                part = found.basis @ rest
+                rest, parts = rest - found.basis.T @ part, parts + part
+            length = jnp.linalg.norm(rest)
+            # A normal that roundings may have turned by a millionth is one of the span of the others.
+            share = jnp.where(there & (length > math.sqrt(VANISHING)), 1.0 / positive_or_one(length), 0.0)
+            return Normals(
+                index,
+                found.on.at[k].set(there),
+                found.scale.at[k].set(jnp.where(there, 1.0 / positive_or_one(size), 0.0)),
+                found.rows.at[k].set(unit),
+                found.basis.at[k].set(share * rest),
+                found.turn.at[k].set(-share * (parts @ found.turn)).at[k, k].set(share),
+            )
+
+        rows, square = jnp.zeros((most, flat.size), z.dtype), jnp.zeros((most, most), z.dtype)
+        none = Normals(index, jnp.zeros(most, bool), jnp.zeros_like(rows[:, 0]), rows, rows, square)
+        return jax.lax.fori_loop(0, jnp.minimum(jnp.sum(kinks), most), one, none)
 
     def projected(self, state: PyTree, mode: Mode, kinks: Array) -> PyTree:
         """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
         flat, unravel = ravel_pytree(state)
-        _, on, rows, distances = self.normals(state, mode.gates, kinks)
-        return unravel(flat - rows.T @ _gram_solve(rows, on, distances))
+        found = self.normals(state, mode.gates, kinks)
+        distances = self.at(state, mode.gates).switches[found.index] * found.scale
+        return unravel(flat - found.shortest(distances))
 
     def across(self, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]) -> Crossing:
         """How fast `kinks` that the state is on are left."""
-        index, on, rows, _ = self.normals(state, mode.gates, kinks)
+        found = self.normals(state, mode.gates, kinks)
+        index, on, rows = found.index, found.on, found.rows
         chosen = mode.gates[index]
         nearest = jnp.where(on, jnp.round(chosen), chosen)
 
@@ -271,16 +320,17 @@ class Kinks(eqx.Module):
 
         # On a side itself the other piece is left out, and the field has no derivative by the gate.
         between = jnp.clip(chosen, VANISHING, 1.0 - VANISHING)
-        jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, between, chosen))
-        matrix = jnp.where(on[:, None] & on[None, :], rows @ jumps, 0.0)
+        _, jump, scale = jax.linearize(velocity, jnp.where(on, between, chosen), has_aux=True)
+
+        def column(k: Array, matrix: Array) -> Array:
+            return matrix.at[:, k].set(rows @ jump(jax.nn.one_hot(k, index.size, dtype=rows.dtype)))
+
+        matrix = jnp.zeros((index.size, index.size), rows.dtype)
+        matrix = jax.lax.fori_loop(0, jnp.sum(kinks), column, matrix)
+        matrix = jnp.where(on[None, :], matrix, 0.0)
         there, scale_there = velocity(chosen)
         speed = jnp.exp(scale_there - scale) * (rows @ there)
         return Crossing(index, on, nearest, speed - matrix @ (chosen - nearest), matrix)
-
-
-def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
-    gram = rows @ rows.T + jnp.diag(jnp.where(on, VANISHING, 1.0))
-    return linalg.linear_solve(gram, right)
 
 
 class Pieces(AbstractCoordinates):
@@ -302,9 +352,16 @@ class Pieces(AbstractCoordinates):
         flat, unravel = ravel_pytree(scaled.gradient)
 
         def tangent() -> Array:
-            _, on, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
-            along = flat - rows.T @ _gram_solve(rows, on, rows @ flat)
-            along = along - rows.T @ _gram_solve(rows, on, rows @ along)
+            fixed = jax.lax.stop_gradient
+            found = kinks.normals(fixed(state), mode.gates, mode.sliding)
+            along = found.along(flat)
+            # Its derivative, without one of the basis: normals turn with the multipliers λ of the part across them,
+            # $dN^T\lambda$, and what is tangent is so no longer by $dN$ of it.
+            multipliers = found.turn.T @ (found.basis @ fixed(flat)) * found.scale
+            row, switches = kinks.switches(state, mode.gates)
+            bent = jax.grad(lambda x: multipliers @ switches(x)[found.index])(row)
+            straight = jax.jvp(switches, (row,), (fixed(along),))[1][found.index] * found.scale
+            along = found.along(flat - (bent - fixed(bent))) - found.shortest(straight - fixed(straight))
             rests = jax.lax.stop_gradient(jnp.linalg.norm(along) <= ROUNDINGS * jnp.linalg.norm(flat))
             return jnp.where(rests, 0.0, along)
 

@@ -15,10 +15,65 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg, positive_or_one
+from jaxflow._core import ScaledGradient, linalg, positive_or_one
 from jaxflow._core.kinks import gated
 from jaxflow._core.linalg import ROUNDED
+from jaxflow.flow import Weights
+from jaxflow.flow.filippov import apart_from, mode_at
+from jaxflow.flow.pieces import Kinks
+from jaxflow.losses import AbstractLoss, margins_of
 from jaxflow.risk import EmpiricalRisk
+
+
+class Piece(NamedTuple):
+    """The risk of flat weights around a point, smooth there: where it has kinks, at the gates that the flow has there.
+
+    Functions of flat weights: `outputs`; `gradient`, of the risk; `left`, whether they are on another piece. `loss`: at
+    these gates too. `across` `(k, p)`: an orthonormal basis of the normals of the kinks that the flow slides on; rows
+    of zero beyond their rank.
+    """
+
+    outputs: Callable[[Array], Array]
+    gradient: Callable[[Array], ScaledGradient]
+    left: Callable[[Array], Array]
+    loss: AbstractLoss
+    across: Float[Array, "k p"]
+
+    def along(self, rows: Float[Array, "m p"]) -> Float[Array, "m p"]:
+        """Rows without their parts across these kinks; zero where roundings are left of them."""
+        sizes = jnp.linalg.norm(rows, axis=1, keepdims=True)
+        for _ in range(2):
+            rows = rows - (rows @ self.across.T) @ self.across
+        return jnp.where(jnp.linalg.norm(rows, axis=1, keepdims=True) > ROUNDED * sizes, rows, 0.0)
+
+
+def piece_at(
+    risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"], located: bool = False
+) -> Piece:
+    """The piece around θ. **Arguments:** `unravel`: from θ to the model; `located`: whether the flow was followed along
+    kinks, so that it may slide on some of them."""
+
+    def outputs(x: Array) -> Array:
+        return risk.source.outputs(unravel(x))
+
+    if not located:
+        switched = gated(outputs, theta).switches > 0
+
+        def left(x: Array) -> Array:
+            return jnp.any(switched != (gated(outputs, x).switches > 0))
+
+        none = jnp.zeros((0, theta.size), theta.dtype)
+        return Piece(outputs, lambda x: risk.scaled_gradient(unravel(x)), left, risk.loss, none)
+    state, context = Weights().encode(risk, unravel(theta))
+    kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
+    mode = mode_at(kinks, state)
+    return Piece(
+        lambda x: kinks.at(there(x), mode.gates).value,
+        lambda x: kinks.field(there(x), mode.gates),
+        lambda x: jnp.any((apart_from(kinks, there(x), mode) < 0) & ~mode.sliding),
+        kinks.loss_at(state, mode.gates),
+        kinks.normals(state, mode.gates, mode.sliding).basis,
+    )
 
 
 class _Span(NamedTuple):
@@ -38,33 +93,37 @@ def kantorovich(
     unravel: Callable[[Array], Any],
     theta: Float[Array, " p"],
     moves: Callable[[Array], Array] | None = None,
+    located: bool = False,
 ) -> Float[Array, ""]:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
     A value of at most one half means that a minimum is within two of Newton's steps. The change of H is measured at
     that distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, it
-    is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf. Gradients are
-    relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
+    is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf; along kinks that the flow
+    slides on these are the directions, and the gates are those that it has there. Gradients are relative to the scale
+    of `scaled_gradient` at θ, so that nothing underflows.
 
     The directions are those that move the margins (of a loss without, the outputs). With `moves`, a function of θ in
     whatever units, they are those that move it; or, if that is less, those that move the margins where what pushes the
     outputs cancels output by output. There θ may move as long as the outputs stand: what their second derivatives add
     to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue.
 
-    **Arguments:** `unravel`: from θ to the model.
+    **Arguments:** `unravel`, `located`: see `piece_at`.
     """
+    piece = piece_at(risk, unravel, theta, located)
 
     def outputs(x: Array) -> Array:
-        return risk.source.outputs(unravel(x)).reshape(-1)
+        return piece.outputs(x).reshape(-1)
 
     def own(x: Array) -> Array:
         # A shift of all outputs of a datum changes no loss of its classes.
-        return risk.margins(unravel(x)).reshape(-1) if risk.loss.margin else outputs(x)
+        found = piece.outputs(x)
+        return margins_of(risk.loss, found, risk.source.targets(found)).reshape(-1) if risk.loss.margin else outputs(x)
 
-    scale = risk.scaled_gradient(unravel(theta)).log_scale
+    scale = piece.gradient(theta).log_scale
 
     def slope_of(x: Array) -> Array:
-        scaled = risk.scaled_gradient(unravel(x))
+        scaled = piece.gradient(x)
         return ravel_pytree(scaled.gradient)[0] * jnp.exp(scaled.log_scale - scale)
 
     def bent(x: Array, columns: Array) -> tuple[Array, Array]:
@@ -73,7 +132,7 @@ def kantorovich(
         return gradient, jax.vmap(product, in_axes=1, out_axes=1)(columns)
 
     functions = [own] if moves is None else [moves, own]
-    rows = [jax.jacrev(function)(theta) for function in functions]
+    rows = [piece.along(jax.jacrev(function)(theta)) for function in functions]
     moved = [orthonormal(jacobian) for jacobian in rows]
     gradient, products = bent(theta, jnp.concatenate(moved).T)
     finite = jnp.all(jnp.isfinite(gradient)) & jnp.all(jnp.isfinite(products))
@@ -94,14 +153,13 @@ def kantorovich(
     white = jnp.concatenate([span.white for span in spans], axis=1)
     away = [2.0 * span.white @ z for span in spans for z in (-span.step, span.softest, -span.softest)]
     changed = jax.lax.map(lambda x: bent(theta + x, white)[1], jnp.stack(away))
-    switched = gated(outputs, theta).switches > 0
     bounds = []
     for k, span in enumerate(spans):
         columns = changed[3 * k : 3 * k + 3, :, ends[k] : ends[k + 1]]
         change = jnp.linalg.norm(span.white.T @ (columns - span.curved[None]), axis=(1, 2))
-        crossed = jnp.any(switched != (gated(outputs, theta + away[3 * k]).switches > 0))
         bound = jnp.max(change)
-        bounds.append(jnp.where(definite[k] & ~crossed & jnp.isfinite(bound), bound, jnp.inf))
+        usable = definite[k] & ~piece.left(theta + away[3 * k]) & jnp.isfinite(bound)
+        bounds.append(jnp.where(usable, bound, jnp.inf))
     return jnp.min(jnp.stack(bounds))
 
 

@@ -36,7 +36,7 @@ from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, settle
+from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, is_worth_compiling, located_kinks, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
@@ -63,14 +63,15 @@ class ModelStaged(eqx.Module):
     **Arguments:** `degree`: L, if the margins are known to be homogeneous of degree L in the trained parameters
     ($q(s\theta)=s^Lq(\theta)$; two for two layers without a last bias); None: `model.degree` if there is one, else it
     is measured. In both cases it is checked on a few scalings. `log_loss`: the log of the loss at which the hard-margin
-    flow takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; for a flow to a
-    point the two tolerances 1e-5 and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see
-    `find_limit`'s `progress`. `potential`: p of the mirror flow $\frac d{dt}\nabla\psi(\theta)=-\nabla L(\theta)$,
-    $\psi(\theta)=\frac1p\|\theta\|_p^p$, p > 1, which is gradient flow for p = 2; others for models that are affine in
-    their trained parameters; `jf.margin.Schatten(p)`: of singular values, $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, of one
-    trained matrix. Separable data then have the direction of the max margin in that norm (Sun et al. 2022, 2023),
-    read off the flow's velocity (for p < 2 off that of $\nabla\psi(\theta)$, mapped back), overlapping data the minimum
-    of the loss where there is one alone; all other limits are `undecided`.
+    flow takes over. `rtol`: of the exact flow (None: 1e-6, or 1e-3 for models with too many kinks for steps to end on
+    them; for a flow to a point the two tolerances 1e-5 and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin
+    flow. `report`: see `find_limit`'s `progress`. `potential`: p of the mirror flow
+    $\frac d{dt}\nabla\psi(\theta)=-\nabla L(\theta)$, $\psi(\theta)=\frac1p\|\theta\|_p^p$, p > 1, which is gradient
+    flow for p = 2; others for models that are affine in their trained parameters; `jf.margin.Schatten(p)`: of singular
+    values, $\psi(W)=\frac1p\sum_i\sigma_i(W)^p$, of one trained matrix. Separable data then have the direction of the
+    max margin in that norm (Sun et al. 2022, 2023), read off the flow's velocity (for p < 2 off that of
+    $\nabla\psi(\theta)$, mapped back), overlapping data the minimum of the loss where there is one alone; all other
+    limits are `undecided`.
 
     **Example:**
 
@@ -122,13 +123,15 @@ def _begun(
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
     degree = degree_of(at_start, start, declared_degree(method, model))
-    problem = _gears(model, method, kink_count(at_start.function, start), start.size <= MOST_WEIGHTS)
+    kinks = kink_count(at_start.function, start)
+    most = located_kinks(risk, model, start.size) if kinks else 0
+    problem = _gears(model, method, kinks, start.size <= MOST_WEIGHTS, most)
     # What is compiled holds the program of the rule: another rule is another one.
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
 
 def _concluded(one: Underway) -> Limit:
-    risk, trajectory = one.risk, one.path
+    risk, trajectory, located = one.risk, one.path, one.problems[0].located  # pyright: ignore
     model, method, gap, rule, (degree, deviation) = one.known
     final = trajectory.final
     theta, unravel = flat(risk, final.model)
@@ -165,12 +168,12 @@ def _concluded(one: Underway) -> Limit:
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result) & few
     rest, facts = theta, StationaryFacts()
     if few:
-        rest, found_facts, _ = settle(risk, unravel, theta, jnp.ones(()))
+        rest, found_facts, _ = settle(risk, unravel, theta, jnp.ones(()), located)
         # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound
         # closes.
         stationary = stationary & (found_facts.error <= LARGEST_POINT_ERROR)
         # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
-        stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
+        stationary = stationary & (kantorovich(risk, unravel, theta, located=located) <= 0.5)
         facts = tree_where(stationary, found_facts, facts)
     failed = broken(trajectory)
     # All three conditions: steps by products end at residuals alone, and margins and kinks follow.
@@ -266,12 +269,20 @@ def degree_of(
     return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
 
 
-def _gears(model: Any, method: ModelStaged, kinks: int, few: bool) -> OwnGears:
-    rtol = (1e-3 if kinks else PATH_RTOL) if method.rtol is None else method.rtol
-    smooth = kinks == 0
+def _gears(model: Any, method: ModelStaged, kinks: int, few: bool, most: int) -> OwnGears:
+    smooth, located = kinks == 0, most > 0
+    rtol = (PATH_RTOL if smooth or located else 1e-3) if method.rtol is None else method.rtol
     # Attention that saturates hands over to the hard-margin flow before it is stiff, and implicit steps factorise.
-    stiff = smooth and few and not isinstance(model, AbstractAttention)
-    return OwnGears(log_loss=method.log_loss, rtol=rtol, kinked=not smooth, stiff=stiff, report=method.report)
+    stiff = located or (smooth and few and not isinstance(model, AbstractAttention))
+    return OwnGears(
+        log_loss=method.log_loss,
+        rtol=rtol,
+        kinked=not smooth,
+        stiff=stiff,
+        located=located,
+        long=is_worth_compiling(most),
+        report=method.report,
+    )
 
 
 def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:

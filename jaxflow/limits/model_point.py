@@ -6,16 +6,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow import Weights
-from jaxflow.flow.filippov import mode_at
 from jaxflow.flow.pieces import Kinks, knows_pieces
-from jaxflow.limits.kantorovich import flat, orthonormal
+from jaxflow.limits.kantorovich import flat, orthonormal, piece_at
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
@@ -23,6 +21,7 @@ from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.losses import AbstractLoss, Tail, slope_jumps, tail_of
+from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
@@ -40,7 +39,8 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     theta, unravel = flat(risk, model)
     # A loss that only bends, as a squared hinge does, costs a smooth model a few steps; each end on a kink costs more.
     kinked = kink_count(lambda x: risk.source.outputs(unravel(x)), theta) > 0 or slope_jumps(risk.loss)
-    located = kinked and _are_few(risk, model, theta.size)
+    most = located_kinks(risk, model, theta.size) if kinked else 0
+    located = most > 0
     rtol = jnp.asarray((1e-5 if kinked and not located else gap) if method.rtol is None else method.rtol)
     before = risk.scaled_gradient(model)
     # From there on Newton's method takes the derivatives of the loss to rounding.
@@ -53,6 +53,7 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
         point=True,
         located=located,
         still=ROUNDED,
+        long=is_worth_compiling(most),
         report=method.report,
     )
     # The distance from the rough one estimates the error of the other.
@@ -60,13 +61,20 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     return under_way((rough, fine), risk, model, max_steps, model)
 
 
-def _are_few(risk: EmpiricalRisk, model: Any, size: int) -> bool:
-    """Whether the normals of all kinks are no larger than a dense system may be. Of more, or where kinks cannot be
-    looked for, steps are as long as accuracy allows."""
-    if not knows_pieces(Weights(), model):
-        return False
+def located_kinks(risk: EmpiricalRisk, model: Any, size: int) -> int:
+    """The most kinks that a path can slide on at once. Zero where it is not followed along kinks: where they cannot be
+    looked for, or all their normals are more than a dense system may be. Steps are as long as accuracy allows then."""
+    if isinstance(model, AbstractAttention) or not knows_pieces(Weights(), model):
+        return 0
     state, context = Weights().encode(risk, model)
-    return eqx.filter_eval_shape(Kinks(Weights(), context).at, state).switches.size * size <= MOST_WEIGHTS**2
+    count = eqx.filter_eval_shape(Kinks(Weights(), context).at, state).switches.size
+    return min(count, size) if count * size <= MOST_WEIGHTS**2 else 0
+
+
+def is_worth_compiling(located: int) -> bool:
+    """Whether steps along so many kinks cost more than a faster program for them. (20 units, 20 data: 60 ms a step, and
+    8 ms of a program that takes as long again to compile as 300 of these steps.)"""
+    return 10 * located >= MOST_WEIGHTS
 
 
 def _concluded(one: Underway) -> Limit:
@@ -116,13 +124,11 @@ def settle(
 
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
-    count = float(risk.count(risk.source.outputs(unravel(theta))))
-    outputs, loss, across = lambda x: risk.source.outputs(unravel(x)), risk.loss, None
-    if located:
-        outputs, loss, across = _piece(risk, unravel, theta)
+    piece = piece_at(risk, unravel, theta, located)
+    count = float(risk.count(piece.outputs(theta)))
 
     def pushes(theta: Array) -> Array:
-        return _pushes(risk, loss, outputs(theta)).reshape(-1)
+        return _pushes(risk, piece.loss, piece.outputs(theta)).reshape(-1)
 
     curves = _curves(risk, unravel(theta))
     residual = jnp.max(jnp.abs(pushes(theta))) / positive_or_one(slope)
@@ -150,26 +156,25 @@ def settle(
     lowest = jnp.where(jnp.isfinite(lowest), lowest, jnp.nan)
 
     # Not fitted: a stationary point of the loss on the kinks that the path has come to slide on. Beside them the gates
-    # of Filippov's solution leave no gradient, so that the Hessian at fixed gates is that of the loss along them.
+    # of Filippov's solution leave no gradient, so that the Hessian at fixed gates is that of the loss along them. The
+    # flow moves where outputs move alone: what leaves them as they are, as scales of two layers, is no direction of it.
     def slope_of(x: Array) -> Array:
-        there, pull = jax.vjp(outputs, x)
-        return pull(_pushes(risk, loss, there) / count)[0]
+        there, pull = jax.vjp(piece.outputs, x)
+        return pull(_pushes(risk, piece.loss, there) / count)[0]
 
-    gradient, hessian = slope_of(theta), jax.jacfwd(slope_of)(theta)
-    if across is not None:
-        along = jnp.eye(theta.size) - across.T @ across
-        gradient, hessian = along @ gradient, along @ hessian @ along
-    safe = jnp.where(jnp.all(jnp.isfinite(hessian)), hessian, jnp.eye(theta.size))
+    moves = jax.jacfwd(lambda x: piece.outputs(x).reshape(-1))(theta)
+    basis = orthonormal(piece.along(moves))
+    gradient, hessian = basis @ slope_of(theta), basis @ jax.jacfwd(slope_of)(theta) @ basis.T
+    safe = jnp.where(jnp.all(jnp.isfinite(hessian)), hessian, jnp.eye(len(basis)))
     eigenvalues, vectors = linalg.eigh(0.5 * (safe + safe.T))
     live = jnp.abs(eigenvalues) > ROUNDED * jnp.max(jnp.abs(eigenvalues))
     least = jnp.min(jnp.where(live, eigenvalues, jnp.inf))
     turned = vectors.T @ gradient
-    change = vectors @ jnp.where(live, turned / jnp.where(live, eigenvalues, 1.0), 0.0)
+    change = basis.T @ vectors @ jnp.where(live, turned / jnp.where(live, eigenvalues, 1.0), 0.0)
     # Where nothing is curved a slope leads on however small it is, as of a hinge with small inputs: there it has to be
     # small against the slopes that it is the sum of.
-    lengths = jnp.linalg.norm(jax.jacfwd(lambda x: outputs(x).reshape(-1))(theta), axis=1)
     flat_slope = jnp.linalg.norm(jnp.where(live, 0.0, turned))
-    level = flat_slope <= STATIONARY * jnp.sum(jnp.abs(pushes(theta)) * lengths) / count
+    level = flat_slope <= STATIONARY * jnp.sum(jnp.abs(pushes(theta)) * jnp.linalg.norm(moves, axis=1)) / count
     resting_error = jnp.where((least > 0) & level, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
 
     point = jnp.where(interpolates, fitted, theta - change)
@@ -181,18 +186,6 @@ def settle(
         error=jnp.where(interpolates, fitted_error, resting_error) / size,
     )
     return point, facts, interpolates
-
-
-def _piece(
-    risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]
-) -> tuple[Callable[[Array], Array], AbstractLoss, Float[Array, "k p"]]:
-    """Outputs and loss at the gates that the flow has at θ, and an orthonormal basis of the normals of the kinks that
-    it slides on there; rows of zero beyond their rank."""
-    state, context = Weights().encode(risk, unravel(theta))
-    kinks, there = Kinks(Weights(), context), ravel_pytree(state)[1]
-    mode = mode_at(kinks, state)
-    _, _, rows, _ = kinks.normals(state, mode.gates, mode.sliding)
-    return lambda x: kinks.at(there(x), mode.gates).value, kinks.loss_at(state, mode.gates), orthonormal(rows)
 
 
 def _pushes(risk: EmpiricalRisk, loss: AbstractLoss, outputs: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -10,6 +10,7 @@ import abc
 import enum
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
@@ -109,6 +110,11 @@ class AbstractProblem(eqx.Module):
     @abc.abstractmethod
     def gears(self) -> tuple[str, ...]:
         """Their names."""
+
+    @property
+    def long(self) -> bool:
+        """Whether the steps of a path cost more than compiling a faster program for them does."""
+        return False
 
     @property
     def log_cap(self) -> Float[Array, ""] | None:
@@ -260,7 +266,7 @@ def _turned(
     return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
 
 
-@compiled_once
+@partial(compiled_once, long=lambda problem, *_: problem.long)
 def _stretch(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, max_steps: Count) -> Way:
     return strongly_typed(_turned(problem, gear, risk, way, max_steps, False))
 

@@ -31,6 +31,10 @@ def _of_both(solve: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: (solve(a, b), solve(a, b[:, 0]))
 
 
+def _leading(matrix: Any, count: int = 2) -> Any:
+    return jnp.eye(len(matrix)).at[:count, :count].set(matrix[:count, :count])
+
+
 # What each function does of a matrix A and a right side b, and JAX's own way to the same.
 PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "cholesky": (
@@ -45,8 +49,11 @@ PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = 
         _of_both(lambda a, b: linalg.lower_solve(jnp.tril(_definite(a)), b)),
         _of_both(lambda a, b: jsp.linalg.solve_triangular(jnp.tril(_definite(a)), b, lower=True)),
     ),
-    "linear_solve": (_of_both(linalg.linear_solve), _of_both(jnp.linalg.solve)),
     "solve": (_of_both(linalg.solve), _of_both(jnp.linalg.solve)),
+    "leading_solve": (
+        lambda a, b: linalg.leading_solve(_leading(a), b[:, 0], jnp.asarray(2)),
+        lambda a, b: jnp.linalg.solve(_leading(a), b[:, 0]),
+    ),
     "solve_where": (
         lambda a, b: linalg.solve_where(a, b, a[0, 0] > 0),
         lambda a, b: jnp.where(a[0, 0] > 0, jnp.linalg.solve(a, b), 0.0),
@@ -288,19 +295,8 @@ def test_minres_solves_an_indefinite_system() -> None:
     assert int(count) == 0 and not np.any(nothing["a"])
 
 
-def test_a_solve_that_can_be_linearised_agrees_with_the_one_of_jax() -> None:
-    matrix = jax.random.normal(jax.random.key(0), (4, 7, 7))
-    right = jax.random.normal(jax.random.key(1), (4, 7))
-
-    def ours(matrix: jax.Array) -> jax.Array:
-        return jax.vmap(linalg.linear_solve)(matrix, right)
-
-    def theirs(matrix: jax.Array) -> jax.Array:
-        return jnp.linalg.solve(matrix, right[..., None])[..., 0]
-
-    value, product = jax.linearize(ours, matrix)
-    expected, other = jax.linearize(theirs, matrix)
-    np.testing.assert_allclose(value, expected, rtol=1e-10)
-    np.testing.assert_allclose(product(matrix[::-1]), other(matrix[::-1]), rtol=1e-9)
-    slope, other_slope = jax.vjp(ours, matrix)[1](right), jax.vjp(theirs, matrix)[1](right)
-    np.testing.assert_allclose(slope[0], other_slope[0], rtol=1e-8)
+@pytest.mark.parametrize("count", [0, 1, 6, 20])
+def test_a_leading_block_is_solved_in_the_smallest_size_that_holds_it(count: int) -> None:
+    matrix, right = _leading(jax.random.normal(jax.random.key(0), (20, 20)), count), jnp.arange(20.0)
+    found = jax.jit(linalg.leading_solve)(matrix, right, jnp.asarray(count))
+    np.testing.assert_allclose(found, jnp.linalg.solve(matrix, right), rtol=1e-10)
