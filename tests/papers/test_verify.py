@@ -48,7 +48,7 @@ def test_padding_changes_no_gradient() -> None:
     given = instances.instance(*draw_equal_scores(jax.random.key(4), 2, 3, 2), start)
 
     @jax.jit
-    def gradient(given: instances.Instance) -> Any:
+    def gradient(given: Table) -> Any:
         risk = EmpiricalRisk(given.data, Logistic(), reduction="sum")
         scaled: Any = risk.scaled_gradient(CombinedAttention(given.start, given.head))
         return jnp.exp(scaled.log_scale) * scaled.gradient.W

@@ -189,21 +189,19 @@ def falling(steps: np.ndarray) -> Mask:
 
 def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
     symbol, power, who = ", ".join(NAMES[kind]), POWER[kind], f"({SETTINGS[setting]}, {WAYS[way]})"
+    about: Any = {"of": lambda n: runs_of(n, setting, kind, way), "inside": asked}
 
-    def of(numbers: Table) -> Table:
-        return runs_of(numbers, setting, kind, way)
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        fitted, half = (one[decided(of(numbers))] for one in exponents(of(numbers)))
+    def rate(runs: Table, known: Mask) -> Rate | None:
+        fitted, half = (one[decided(runs)] for one in exponents(runs))
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
     towards = Statement[Table](
         source="Figure 1, caption",
         says=f"Arrows illustrating GD trajectories converging towards these SVM directions: {symbol} {who}.",
-        inside=lambda n: asked(of(n)),
+        **about,
         # Those that are not there may be late, and what has not settled may do so: at a finite length both are open,
         # unless the weights point away from the program.
-        residual=lambda n: np.where(decided(of(n)), of(n).own, np.nan),
+        residual=lambda runs: np.where(decided(runs), runs.own, np.nan),
         bound=ALIGNED,
         late=1.0,
         rate=rate,
@@ -212,8 +210,8 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         source="§3",
         says="Figure 1 provides a clear depiction of the incremental alignment with the respective attention SVM "
         f"solution as k increases: {symbol} {who}.",
-        inside=lambda n: asked(of(n)),
-        residual=lambda n: np.where(decided(of(n)) & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
+        **about,
+        residual=lambda runs: np.where(decided(runs) & runs.reached.any(axis=1), ~falling(tenfolds(runs)), np.nan),
     )
     return [towards, incremental]
 

@@ -11,9 +11,8 @@ from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, stacked, swept
+from jaxflow.papers.experiment import Again, Draw, Statement, Table, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import descent_direction, tokens_of
-from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
 
