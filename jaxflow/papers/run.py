@@ -8,7 +8,7 @@ from typing import Any
 from jaxflow._core import as_boolean, as_integer, require, unknown_name
 from jaxflow.papers.attempts import added
 from jaxflow.papers.claims import CLAIMS, ROWS, Finding, as_json, findings_markdown
-from jaxflow.papers.dataset import Draw, Raw, load_arrays, save_arrays
+from jaxflow.papers.dataset import Draw, Raw, Say, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
 from jaxflow.report import manifest, refuse_existing, write_json
@@ -16,7 +16,6 @@ from jaxflow.study.progress import duration
 
 SEED = 0
 
-Say = Callable[[str], None]
 Paths = dict[str, Path]
 
 

@@ -13,7 +13,7 @@ from jaxflow import papers
 from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances, toy
 from jaxflow.papers.results import adam_order, hypotheses, multistart, rate_law
 from jaxflow.papers.sheen2024 import diagonal_flows
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023 import (
     bias_runs,
     concave,
@@ -28,7 +28,7 @@ from jaxflow.papers.tarzanagh2023 import (
     ranks,
 )
 from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow, smooth
-from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
+from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import dual_form
 from tests.papers.recorded import entry_of, numbers_of
@@ -183,7 +183,7 @@ def test_parts_give_the_columns_that_were_kept(paper: str, name: str) -> None:
 @pytest.mark.slow
 def test_the_explicit_case_by_the_flow_certifies_another_direction() -> None:
     # By the program that the checks have compiled.
-    end = follow.follow(stack([padded(instance(*explicit_case()))]))
+    end = follow.follow(stacked([padded(instance(*explicit_case()))]))
     assert not end.selected[0]
     assert end.target_attention[0] < follow.UNSELECTED
     assert end.flow_gap[0] < follow.CERTIFIED

@@ -87,7 +87,7 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
 
 def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
-    given = instances.stack([instances.padded(instances.instance(data, head)) for _ in range(3)])
+    given = stacked([instances.padded(instances.instance(data, head)) for _ in range(3)])
     starts = []
 
     def block(part: Any) -> Table:

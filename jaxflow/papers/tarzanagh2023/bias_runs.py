@@ -18,8 +18,8 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
-from jaxflow.papers.tarzanagh2023.programs import misalignment
-from jaxflow.papers.tarzanagh2023.protocol import FLOOR, SETTLED, STATIONARY, published_descent
+from jaxflow.papers.tarzanagh2023.programs import NAMES, OWN, PROGRAMS, misalignment
+from jaxflow.papers.tarzanagh2023.protocol import FLOOR, SETTLED, STATIONARY, figure_key, published_descent
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 
@@ -154,11 +154,7 @@ def reference(norm: str, size: Table, key: Key[Array, ""], selection: Bool[Array
     )
 
 
-NAMES = {"combined": "W", "factored": "(K, Q)"}
-PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
 NORMS = tuple(PROGRAMS)
-# Each parametrisation with the norm whose program it is biased to.
-OWN = {"combined": "frobenius", "factored": "nuclear"}
 
 # Instances of a block: one takes as long as its slowest flow.
 BATCH = 10
@@ -308,7 +304,7 @@ FIGURE7 = Dataset(
             lambda scale, kind=kind: {kind: (kind, SIZES[scale])},
             lambda scale: SIZES[scale].trials,
             block=BATCH,
-            draw_from=lambda seed, cell: jax.random.fold_in(jax.random.key(seed), 7),
+            draw_from=figure_key(7),
             way="as a block",
         )
         for kind in NAMES

@@ -20,7 +20,7 @@ from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.tarzanagh2023.programs import misalignment, solved, top_tokens
-from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, published_descent
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, figure_key, published_descent
 from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape, varied
 from jaxflow.risk import EmpiricalRisk
 
@@ -138,9 +138,7 @@ FIGURE10 = Dataset(
             },
             lambda scale: SIZES[scale].trials,
             block=50,
-            draw_from=lambda seed, cell: jax.random.fold_in(
-                jax.random.fold_in(jax.random.key(seed), 10), 100 * cell[1] + cell[2]
-            ),
+            draw_from=lambda seed, cell: jax.random.fold_in(figure_key(10)(seed), 100 * cell[1] + cell[2]),
             way="as a block",
         )
         for way, run in (("flow", _flow), ("descent", _descent))

@@ -7,7 +7,8 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Mask, Statement, Table, common_rate, register
-from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, OWN, PROGRAMS, among, both, rates, runs_of
+from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, among, both, rates, runs_of
+from jaxflow.papers.tarzanagh2023.programs import NAMES, OWN, PROGRAMS
 from jaxflow.papers.tarzanagh2023.protocol import ALIGNED
 from jaxflow.plots.style import COLORS, ROUNDING, SYMBOLS, new_figure
 

@@ -14,11 +14,10 @@ from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import numerical_rank
 from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Table, checksum_key, constants, mapped, register
-from jaxflow.papers.tarzanagh2023.programs import feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.programs import PROGRAMS, feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.protocol import figure_key
 from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-
-PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
 
 # Appendix F: a singular value counts above this, absolutely.
 RANK_ABOVE = 1e-7
@@ -112,13 +111,9 @@ def _dataset(name: str, sizes: dict[str, Table], draw_from: Callable[[int], Any]
     return Dataset("tarzanagh2023", name, parts)
 
 
-def _figure_key(seed: Any) -> Any:
-    return jax.random.fold_in(jax.random.key(seed), 4)
-
-
-RANKS = _dataset("fig4", SIZES, _figure_key)
+RANKS = _dataset("fig4", SIZES, figure_key(4))
 CHECK = _dataset(
-    "ranks", CHECKED, lambda seed: _figure_key(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30))
+    "ranks", CHECKED, lambda seed: figure_key(4)(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30))
 )
 
 

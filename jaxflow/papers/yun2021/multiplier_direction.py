@@ -14,13 +14,11 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.flows import classification, separable
-from jaxflow.papers.yun2021.limit_directions import network_of
+from jaxflow.papers.yun2021.limit_directions import SIZES, network_of
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
 
-# Points n in d dimensions at each scale.
-SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
 TRIALS = {"quick": 3, "paper": 50, "large": 500}
 NAMES = ("fully connected", "diagonal, L = 2", "diagonal, L = 3", "convolutional")
 SAVES = 48

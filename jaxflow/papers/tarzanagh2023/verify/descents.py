@@ -17,6 +17,7 @@ from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
+from jaxflow.papers.tarzanagh2023.verify.assumptions import SEPARATING
 from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
 from jaxflow.papers.verdicts import common_rate
 
@@ -27,8 +28,7 @@ STEPS = {"quick": 10_000, "paper": 100_000, "large": 4_000_000}
 LATER = {"quick": 1_000_000, "paper": 10_000_000, "large": 40_000_000}
 # Theorem 3: (n, T, d) of Assumption B.1, where few tokens in many dimensions all are support vectors, and of B.2.
 GROWING = {"B.1": (2, 3, 10), "B.2": (3, 3, 3)}
-# Theorem 6, as in the check by the flow; descent that goes before the flow.
-SEPARATING = ((2, 3, 6), (3, 4, 6))
+# Descent that goes before the flow, of Theorem 6 at the sizes of the check by the flow.
 LEAD = {"quick": 500, "paper": 5_000, "large": 50_000}
 # First steps: far below the bound, at it, and as large as step 3 of the proof requires.
 FIRST = ("1/L_W", "1/‖W^mm‖", "R_μ/‖∇L(0)‖")

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Draw, Part, Table, checksum_key, keys_of, mapped, register, swept
+from jaxflow.papers.experiment import Draw, Part, Table, checksum_key, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import best_rows, flow, least_norm, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
@@ -48,7 +48,7 @@ def _random(n: int, T: int, d: int, anywhere: bool, key: Array) -> Any:
 
 def explicit_instance() -> Table:
     """From zero, towards the optimal tokens, as a batch of one."""
-    return draws.stack([draws.padded(draws.instance(*draws.explicit_case()))])
+    return stacked([draws.padded(draws.instance(*draws.explicit_case()))])
 
 
 def _explicit(scale: str, key: Any) -> Table:

@@ -171,11 +171,6 @@ def way_out(data: TokenData, best: Array, aim: Array, noise: Array, steps: int) 
     return line, least, jnp.where(jnp.all(least > 0), steps, jnp.argmin(least > 0))
 
 
-def stack(instances: list[Table]) -> Table:
-    """A batch."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)
-
-
 def choices_of_tokens(outputs: int, T: int) -> np.ndarray:
     """All $T^q$ choices of one of T tokens for each of q outputs, `(N, q)`."""
     return np.asarray(list(itertools.product(range(T), repeat=outputs)), dtype=np.int32)

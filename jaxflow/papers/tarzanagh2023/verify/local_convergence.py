@@ -12,7 +12,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.experiment import Mask, Statement, Table, register, swept
+from jaxflow.papers.experiment import Mask, Statement, Table, register, stacked, swept
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
@@ -60,7 +60,7 @@ def _runs(scale: str, key: Any) -> Table:
             for apart in CORRELATIONS:
                 start = jnp.asarray(near(choice.weights, noise, apart or mu, radius))
                 starts.append(given.replace(start=start, target=target))
-    every_start = draws.stack(starts)
+    every_start = stacked(starts)
     after, found = descents(every_start, STEPS[scale])
     ends = follow_all([every_start, after])
     by_start = Table(
