@@ -7,29 +7,25 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxflow.study.files import write_file
 
 # Seconds between two writings: a killed attempt is short by less than that.
 BEAT = 5.0
-
-
-class Took(NamedTuple):
-    """Seconds by the clock, and of the processor in this process."""
-
-    seconds: float
-    cpu_seconds: float
+# Seconds by the clock, and of the processor in this process.
+CLOCKS = {"seconds": time.monotonic, "cpu_seconds": time.process_time}
+Took = dict[str, float]
 
 
 @contextmanager
 def timed(folder: Path) -> Iterator[None]:
     """Keeps how long this attempt takes in a file of its own in the folder, again and again until it is over."""
-    started, file, over = _now(), folder / f"{time.time_ns()}-{os.getpid()}.json", threading.Event()
+    started, over = {name: clock() for name, clock in CLOCKS.items()}, threading.Event()
+    file = folder / f"{time.time_ns()}-{os.getpid()}.json"
 
     def keep() -> None:
-        took = Took(*(now - then for now, then in zip(_now(), started, strict=True)))
-        write_file(file, json.dumps(took._asdict()).encode(), folder)
+        took = {name: clock() - started[name] for name, clock in CLOCKS.items()}
+        write_file(file, json.dumps(took).encode(), folder)
 
     def beat() -> None:
         while not over.wait(BEAT):
@@ -48,18 +44,18 @@ def timed(folder: Path) -> Iterator[None]:
 
 def total(folder: Path) -> Took:
     """Of all attempts so far."""
-    kept = [_read(file) for file in sorted(folder.glob("*.json"))]
-    return Took(*(sum(values) for values in zip(Took(0.0, 0.0), *kept, strict=True)))
+    return added(*(_read(file) for file in sorted(folder.glob("*.json"))))
+
+
+def added(*parts: Took) -> Took:
+    """Clock by clock; zeros of nothing."""
+    return {name: sum((part[name] for part in parts), 0.0) for name in CLOCKS}
 
 
 def _read(file: Path) -> Took:
     try:
         found = json.loads(file.read_bytes())
-        return Took(float(found["seconds"]), float(found["cpu_seconds"]))
+        return {name: float(found[name]) for name in CLOCKS}
     except (ValueError, KeyError, TypeError):
         # Cut short by a power cut; no number depends on it.
-        return Took(0.0, 0.0)
-
-
-def _now() -> Took:
-    return Took(time.monotonic(), time.process_time())
+        return added()

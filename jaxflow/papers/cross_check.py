@@ -67,7 +67,7 @@ def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], 
     )
 
 
-def _diagonal(key: Any, setting: tuple[str, diagonal_flows.Setting]) -> Any:
+def _diagonal(key: Any, setting: tuple[str, Table]) -> Any:
     """The programs that diagonal flows are compared with, and those of other norms on the same data."""
     norm, instances = setting
     data, head, _ = diagonal_flows.draw(instances, key)

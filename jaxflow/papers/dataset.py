@@ -308,12 +308,13 @@ class Draw(NamedTuple):
         return as_keys(words[0]), setting
 
 
-def arrays_of(setting: Any, *names: str) -> Any:
-    """A `NamedTuple` with these fields as arrays: settings that differ in them alone share one compiled program.
+def arrays_of(setting: Table, *names: str) -> Table:
+    """A setting with these columns, by default all, as arrays: settings that differ in them alone share one compiled
+    program.
 
     NumPy arrays: JAX arrays made at import would fix the precision before the user has chosen one.
     """
-    return setting._replace(**{name: jax.tree.map(np.asarray, getattr(setting, name)) for name in names})
+    return setting.replace(**{name: jax.tree.map(np.asarray, setting.named[name]) for name in names or setting.named})
 
 
 def checksum_key(name: str) -> Callable[[int], Any]:

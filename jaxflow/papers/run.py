@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxflow._core import as_boolean, as_integer, require, unknown_name
-from jaxflow.papers.attempts import Took
+from jaxflow.papers.attempts import added
 from jaxflow.papers.claims import CLAIMS, ROWS, Finding, as_json, findings_markdown
-from jaxflow.papers.dataset import Draw, Raw, load_arrays, save_arrays
+from jaxflow.papers.dataset import Draw, Raw, Say, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
 from jaxflow.report import manifest, refuse_existing, write_json
@@ -16,7 +16,6 @@ from jaxflow.study.progress import duration
 
 SEED = 0
 
-Say = Callable[[str], None]
 Paths = dict[str, Path]
 
 
@@ -175,7 +174,7 @@ class _Run:
     def __init__(self, paths: Paths, scale: str, seed: int, overwrite: bool, say: Say, executor: Any, progress: bool):
         self.paths, self.scale, self.seed, self.overwrite = paths, scale, seed, overwrite
         self.say, self.executor, self.progress = say, executor, progress
-        self.started, self.earlier = time.monotonic(), Took(0.0, 0.0)
+        self.started, self.earlier = time.monotonic(), added()
 
     def seconds(self) -> float:
         """Since the command began."""
@@ -199,8 +198,7 @@ class _Run:
         for name, dataset in datasets.items():
             if self.overwrite:
                 dataset.begin_again(folder, **where)
-            before = dataset.took(folder, **where)
-            self.earlier = Took(*(a + b for a, b in zip(self.earlier, before, strict=True)))
+            self.earlier = added(self.earlier, dataset.took(folder, **where))
             found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
             so_far({done: datasets[done].typed(raw) for done, raw in found.items()})
         fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
@@ -216,9 +214,8 @@ class _Run:
         self.paths["table"].write_text(table, encoding="utf-8")
         write_json(self.paths[kind], record)
         # With what all attempts before this one took for the same numbers, in this command or another.
-        took = Took(self.seconds(), time.process_time())
-        both = Took(*(a + b for a, b in zip(took, self.earlier, strict=True)))
-        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, **both._asdict()))
+        took = added({"seconds": self.seconds(), "cpu_seconds": time.process_time()}, self.earlier)
+        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, **took))
         _unfinished(self.paths).unlink()
 
 

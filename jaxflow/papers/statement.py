@@ -41,6 +41,7 @@ class Statement(Generic[N]):
     r"""What a paper says about each instance, or about its limit, and how the numbers `N` test it.
 
     - `source`: which statement; `says`: the statement, in one sentence.
+    - `of`: the part of all numbers that it is about, which the functions below are given; all, by default.
     - `inside`: which instances satisfy the hypotheses (all, by default), of any shape, empty where nothing was run.
     - `residual`: of the same shape, how far an instance is from the statement; NaN where this is not known (not
       followed, not solved): the instance is undecided.
@@ -75,6 +76,7 @@ class Statement(Generic[N]):
 
     source: str
     says: str
+    of: Callable[[Any], N] = lambda numbers: numbers
     residual: Callable[[N], np.ndarray]
     inside: Callable[[N], Mask] | None = None
     bound: float | tuple[float, str] = 0.0
@@ -102,20 +104,21 @@ class Statement(Generic[N]):
         """What the residual measures; empty where it only counts."""
         return self.bound[1] if isinstance(self.bound, tuple) else ""
 
-    def is_limit(self, numbers: N) -> bool:
+    def is_limit(self, part: N) -> bool:
         """Whether the verdict on these numbers needs the rate."""
         if callable(self.limit):
-            return self.limit(numbers)
+            return self.limit(part)
         return self.rate is not None if self.limit is None else self.limit
 
-    def measure(self, numbers: N) -> tuple[Mask, np.ndarray]:
+    def measure(self, numbers: Any) -> tuple[Mask, np.ndarray]:
         """Which instances are inside, and the residuals of all."""
-        residual = np.asarray(self.residual(numbers), float)
-        inside = np.ones(residual.shape, bool) if self.inside is None else np.asarray(self.inside(numbers), bool)
+        part = self.of(numbers)
+        residual = np.asarray(self.residual(part), float)
+        inside = np.ones(residual.shape, bool) if self.inside is None else np.asarray(self.inside(part), bool)
         return inside, np.broadcast_to(residual, inside.shape)
 
 
-def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Finding:
+def hold(statement: Statement[Any], numbers: Any, draw: Draw | None = None) -> Finding:
     """What the numbers say of a statement; `draw`: where they were drawn, without which nothing is computed again."""
     inside, residual = statement.measure(numbers)
     known = inside & ~np.isnan(residual)
@@ -126,7 +129,9 @@ def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Findi
     if statement.unit:
         values["largest"] = top
     evidence = _evidence(statement, numbers, inside, known, residual, draw)
-    words = statement.found(numbers, known) if statement.found else _measured(statement, residual[inside], evidence)
+    words = _measured(statement, residual[inside], evidence)
+    if statement.found:
+        words = statement.found(statement.of(numbers), known)
     words += f"; certified by {statement.certified}" if statement.certified else ""
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
@@ -141,7 +146,7 @@ def _measured(statement: Statement[Any], residual: np.ndarray, evidence: Evidenc
 
 
 def _evidence(
-    statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray, draw: Draw | None
+    statement: Statement[Any], numbers: Any, inside: Mask, known: Mask, residual: np.ndarray, draw: Draw | None
 ) -> Evidence:
     if inside.size == 0:
         return Evidence(0, ran=False)
@@ -153,19 +158,21 @@ def _evidence(
     if statement.again is not None and draw is not None and wrong.any():
         check = checked_again(statement, numbers, draw, wrong, residual)
     counts = (int(np.sum(one)) for one in (inside, wrong, inside & ~good & ~wrong))
-    rate = statement.rate(numbers, known) if statement.rate else None
-    return Evidence(*counts, limit=bool(statement.is_limit(numbers)), rate=rate, check=check)
+    part = statement.of(numbers)
+    rate = statement.rate(part, known) if statement.rate else None
+    return Evidence(*counts, limit=bool(statement.is_limit(part)), rate=rate, check=check)
 
 
-def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, residual: np.ndarray) -> Check:
+def checked_again(statement: Statement[Any], numbers: Any, draw: Draw, wrong: Mask, residual: np.ndarray) -> Check:
     """Contradicting instances by independent code: `TRIED` of them, evenly over all."""
     again = statement.again
     assert again is not None
+    part = statement.of(numbers)
     places = np.argwhere(wrong)
     tried = places[np.unique(np.linspace(0, len(places) - 1, TRIED).astype(int))]
     agrees, largest = 0, 0.0
     for at in map(tuple, tried.tolist()):
-        first, second = float(residual[at]), float(again.residual(numbers, draw, at))
+        first, second = float(residual[at]), float(again.residual(part, draw, at))
         apart = 0.0 if first == second else abs(first - second)
         largest = max(largest, apart if apart == apart else math.inf)
         wrong_too = second > max(statement.most, statement.late)

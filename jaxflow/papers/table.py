@@ -12,7 +12,9 @@ class Table:
     """Columns by name, each an attribute: arrays, or tables of one part of an experiment each.
 
     A part's function returns one instance's; in a dataset every column has two more axes, cells and trials. What the
-    columns are stands in the docstring of the function that computes them. A table is a pytree, and not iterable.
+    columns are stands in the docstring of the function that computes them. A table is a pytree, and not iterable. One
+    of plain numbers, words and tuples holds settings: by these it is hashed and compared, so that programs are compiled
+    once for equal ones.
 
     **Arguments:** columns by keyword, or as a mapping or pairs of names and values.
 
@@ -45,6 +47,12 @@ class Table:
         if name not in columns:
             raise AttributeError(f"there is no column {name!r} among {', '.join(columns)}")
         return columns[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.named == other.named
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.named.items()))
 
     def at(self, index: Any) -> "Table":
         """Every column at an index of its first axes: `table.at(0)` is the first cell."""

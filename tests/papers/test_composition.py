@@ -16,7 +16,7 @@ from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, FlowEnd, key_o
 from jaxflow.papers.tarzanagh2023.fig8 import EXPONENTS, by_threshold
 from tests.papers.recorded import changed, numbers_of
 
-TINY = composed.Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2), small=4.0)
+TINY = composed.SIZE.replace(trials=8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2), small=4.0)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from jaxflow import papers
 from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances, toy
 from jaxflow.papers.results import adam_order, hypotheses, multistart, rate_law
 from jaxflow.papers.sheen2024 import diagonal_flows
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023 import (
     bias_runs,
     concave,
@@ -27,7 +28,7 @@ from jaxflow.papers.tarzanagh2023 import (
     ranks,
 )
 from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow, smooth
-from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
+from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import dual_form
 from tests.papers.recorded import entry_of, numbers_of
@@ -37,18 +38,18 @@ from tests.papers.recorded import entry_of, numbers_of
 # Descents that are still on their way go on ten times as long, not a hundred.
 SIZES: list[tuple[dict[str, Any], Any]] = [
     (fig1.SIZES, (4, 300)),
-    (fig10.SIZES, fig10.Size(3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
+    (fig10.SIZES, fig10.SIZE.replace(trials=3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
     (
         bias_runs.SIZES,
-        bias_runs.Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True),
+        bias_runs.SIZE.replace(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True),
     ),
-    (ranks.SIZES, ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
-    (conjecture.SIZES, conjecture.Size(4, (3, 20), steps=50, n=2, T=3)),
+    (ranks.SIZES, ranks.SIZE.replace(trials=4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
+    (conjecture.SIZES, conjecture.SIZE.replace(trials=4, d=(3, 20), steps=50, n=2, T=3)),
     (factored.SIZES, (6, ((3, 3),), 6)),
-    (fig5.SIZES, percent.Size(trials=4, d=(4,), settings=((2, 3),))),
+    (fig5.SIZES, percent.SIZE.replace(trials=4, d=(4,), settings=((2, 3),))),
     (fig9.SIZES, (4, (0.0, 0.3, 2.5))),
     (fig12.SIZES, (4, 200, (3, 9))),
-    (toy.SIZES, toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]), 256)),
+    (toy.SIZES, Table(n=8, T=3, d=2, stages=2, alphas=(toy.PAPER[-1], toy.BEYOND[-1]), saves=256)),
     (smooth.TRIALS, 50),
     (descents.LATER, 10 * descents.STEPS["quick"]),
     # Of Adam's order several instances are ranked.
@@ -182,7 +183,7 @@ def test_parts_give_the_columns_that_were_kept(paper: str, name: str) -> None:
 @pytest.mark.slow
 def test_the_explicit_case_by_the_flow_certifies_another_direction() -> None:
     # By the program that the checks have compiled.
-    end = follow.follow(stack([padded(instance(*explicit_case()))]))
+    end = follow.follow(stacked([padded(instance(*explicit_case()))]))
     assert not end.selected[0]
     assert end.target_attention[0] < follow.UNSELECTED
     assert end.flow_gap[0] < follow.CERTIFIED

@@ -48,7 +48,7 @@ def test_padding_changes_no_gradient() -> None:
     given = instances.instance(*draw_equal_scores(jax.random.key(4), 2, 3, 2), start)
 
     @jax.jit
-    def gradient(given: instances.Instance) -> Any:
+    def gradient(given: Table) -> Any:
         risk = EmpiricalRisk(given.data, Logistic(), reduction="sum")
         scaled: Any = risk.scaled_gradient(CombinedAttention(given.start, given.head))
         return jnp.exp(scaled.log_scale) * scaled.gradient.W
@@ -87,7 +87,7 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
 
 def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
-    given = instances.stack([instances.padded(instances.instance(data, head)) for _ in range(3)])
+    given = stacked([instances.padded(instances.instance(data, head)) for _ in range(3)])
     starts = []
 
     def block(part: Any) -> Table:

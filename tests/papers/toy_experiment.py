@@ -4,7 +4,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +24,14 @@ PAUSE = [0.0]
 COMPUTED: list[str] = []
 
 
-class Setting(NamedTuple):
-    """A scale, traced, and a power, static."""
-
-    scale: Any
-    power: int = 2
-
-
-def draw(key: Any, setting: Setting) -> Table:
+def draw(key: Any, setting: Table) -> Table:
     """One number, its powers `(2,)`, and whether it was found."""
     COMPUTED.append("traced")
     value = setting.scale * jax.random.normal(subkey(key, "value"))
     return Table(value=value, powers=jnp.stack([value, value**setting.power]), ok=value < 1.5)
 
 
-def slow(key: Any, setting: Setting) -> Table:
+def slow(key: Any, setting: Table) -> Table:
     """The number of the same instance again."""
     time.sleep(PAUSE[0])
     COMPUTED.append("slow")
@@ -61,7 +54,8 @@ def curve(scale: str, key: Any) -> Table:
     return Table(x=np.linspace(0.0, 1.0, 5), drawn=np.asarray(jax.random.normal(key)))
 
 
-CELLS = {"one": arrays_of(Setting(1.0), "scale"), "half": arrays_of(Setting(0.5), "scale")}
+# A scale, traced, and a power, static.
+CELLS = {name: arrays_of(Table(scale=scale, power=2), "scale") for name, scale in (("one", 1.0), ("half", 0.5))}
 
 TOY = Dataset(
     "toy",

@@ -142,34 +142,30 @@ def correlation(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 def predicts(way: str, criterion: int) -> Statement[Table]:
     """One correlation over all runs; without a small p-value it says nothing."""
 
-    def both(numbers: Table) -> tuple[float, float]:
-        runs = runs_of(numbers)
+    def both(runs: Table) -> tuple[float, float]:
         return correlation(stable(runs).ravel(), sufficient(runs, way, criterion).ravel())
 
-    def residual(numbers: Table) -> np.ndarray:
-        rho, p = both(numbers)
+    def residual(runs: Table) -> np.ndarray:
+        rho, p = both(runs)
         return np.asarray([-np.sign(rho) if p < LEVEL else np.nan])
 
     return Statement(
         source="Beyond the paper",
         says=f"The stable rank of ΔW predicts the rank that suffices ({WAYS[way]}, {CRITERIA[criterion]}).",
+        of=runs_of,
         residual=residual,
         bound=-1.0,
-        found=lambda n, known: "Spearman's ρ = {:.2f}, p = {:.4f} by permutation".format(*both(n)),
+        found=lambda runs, known: "Spearman's ρ = {:.2f}, p = {:.4f} by permutation".format(*both(runs)),
     )
 
 
 def enough(way: str) -> Statement[Table]:
     """By run."""
-
-    def residual(numbers: Table) -> np.ndarray:
-        runs = runs_of(numbers)
-        return 1.0 * sufficient(runs, way, 0) - np.ceil(stable(runs))
-
     return Statement(
         source="Beyond the paper",
         says=f"A rank of the stable rank, rounded up, suffices ({WAYS[way]}, {CRITERIA[0]}).",
-        residual=residual,
+        of=runs_of,
+        residual=lambda runs: 1.0 * sufficient(runs, way, 0) - np.ceil(stable(runs)),
     )
 
 

@@ -4,7 +4,7 @@ Figure 10: five random times, noise of standard deviation 0.05 on every weight a
 0.01, at times when a weight has just passed 1e-5 (Assumption 4.5); figure 3: one of each.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,22 +29,15 @@ RETURNED = 0.05
 ENDPOINT = 0.01
 
 
-class Noise(NamedTuple):
-    """Perturbations of one figure: how many, of which standard deviation, and whether they move the clock.
-
-    Noise of 0.01 on a weight of 1e-5 lets it start its stage earlier. What is then said is that the same endpoint is
-    reached, not at the same time: the end of the window is compared with the unperturbed path from there on.
-    """
-
-    count: int
-    deviation: float
-    moves_clock: bool
+# Perturbations of one figure: of which standard deviation, and whether they move the clock. Noise of 0.01 on a weight
+# of 1e-5 lets it start its stage earlier. What is then said is that the same endpoint is reached, not at the same time:
+# the end of the window is compared with the unperturbed path from there on.
+NOISES = {"plateau": (0.05, False), "entry": (0.01, True)}
+# How many windows.
+COUNT = 5
 
 
-NOISES = {"plateau": Noise(5, 0.05, False), "entry": Noise(5, 0.01, True)}
-
-
-def perturb(key: Any, setting: tuple[toy.Size, str]) -> Table:
+def perturb(key: Any, setting: tuple[Table, str]) -> Table:
     """Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
     `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; whether it was
@@ -52,10 +45,16 @@ def perturb(key: Any, setting: tuple[toy.Size, str]) -> Table:
     without, filled up.
     """
     size, kind = setting
-    task, noise = toy.make_task(key, size), NOISES[kind]
+    task, (deviation, moves_clock) = toy.make_task(key, size), NOISES[kind]
     path = toy.path_of(task, toy.PAPER[-1], task.until)
-    windows = (entry_windows if noise.moves_clock else random_windows)(key, task, path, noise.count)
-    found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
+    windows = (entry_windows if moves_clock else random_windows)(key, task, path)
+
+    def window(at: int, time: float, length: float) -> Table:
+        model = perturbed(_at(task, path, time), subkey(key, f"{kind} {at}"), noise=deviation, threshold=THRESHOLD)
+        moved = follow_products(task.risk, model, toy.PAPER[-1], length)
+        return _window(task, path, moved, moves_clock, time, length, size.saves)
+
+    found = [window(at, *one) for at, one in enumerate(windows)]
     p, m = path.products.shape[1], size.saves
     line, lines = np.full(m, np.nan), np.full((m, p), np.nan)
     none = Table(
@@ -66,18 +65,18 @@ def perturb(key: Any, setting: tuple[toy.Size, str]) -> Table:
         plain_times=line,
         plain_products=lines,
     )
-    return stacked([*found, *[none] * (noise.count - len(found))])
+    return stacked([*found, *[none] * (COUNT - len(found))])
 
 
-def random_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
+def random_windows(key: Any, task: Table, path: ProductPath) -> list[tuple[float, float]]:
     """Start and length: random times after the first stage, as in figure 10; the last one ends within the path."""
-    shares = np.sort(np.asarray(jax.random.uniform(subkey(key, "times"), (count,))))
+    shares = np.sort(np.asarray(jax.random.uniform(subkey(key, "times"), (COUNT,))))
     first, last = float(task.stages.times[0]), task.until * (1.0 - 2 * WINDOW)
     times = first + shares * max(last - first, 0.0)
     return [(float(time), WINDOW * task.until) for time in times]
 
 
-def entry_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
+def entry_windows(key: Any, task: Table, path: ProductPath) -> list[tuple[float, float]]:
     """When a weight has just passed the threshold, as in figure 11: evenly chosen among the stages.
 
     A weight of 1e-5 is still far from its stage. The window lasts until the unperturbed product has passed half of
@@ -95,20 +94,18 @@ def entry_windows(key: Any, task: toy.Task, path: ProductPath, count: int) -> li
             if end <= task.until * (1.0 - WINDOW):
                 windows[float(passed[0])] = end - float(passed[0])
     times = sorted(windows)
-    chosen = np.unique(np.linspace(0, len(times) - 1, min(count, len(times))).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(times) - 1, min(COUNT, len(times))).round().astype(int))
     return [(times[i], windows[times[i]]) for i in chosen]
 
 
-def _window(key: Any, task: toy.Task, path: ProductPath, noise: Noise, time: float, length: float) -> Table:
-    model, saves = _at(task, path, time), task.size.saves
-    moved = follow_products(
-        task.risk, perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD), toy.PAPER[-1], length
-    )
+def _window(
+    task: Table, path: ProductPath, moved: ProductPath, moves_clock: bool, time: float, length: float, saves: int
+) -> Table:
     inside = (path.times >= time) & (path.times <= time + length)
     grid = np.unique(np.concatenate([[time], path.times[inside], [time + length]]))
     plain = path.products_at(grid)
     off = np.max(np.abs(moved.products[0] - plain[0]))
-    if noise.moves_clock:
+    if moves_clock:
         later = path.products[path.times >= time]
         end = np.min(np.max(np.abs(moved.products[-1] - later), axis=1))
         allowed = ENDPOINT * np.max(np.abs(moved.products[-1]))
@@ -128,7 +125,7 @@ def _window(key: Any, task: toy.Task, path: ProductPath, noise: Noise, time: flo
     )
 
 
-def _at(task: toy.Task, path: ProductPath, time: float) -> Any:
+def _at(task: Table, path: ProductPath, time: float) -> Any:
     model = task.student.scaled(toy.PAPER[-1])
     sums = jnp.asarray(path.log_sums_at(time)[0])
     logs = model.log_weights
@@ -166,16 +163,12 @@ def windows_of(numbers: Table, kind: int, only: slice = slice(None)) -> Any:
 def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[Table]:
     """Wherever there was a weight to perturb. A window that is too short is no counterexample, nor is a flow that was
     not followed to its end."""
-
-    def left(numbers: Table) -> np.ndarray:
-        seen = windows_of(numbers, kind, only)
-        return np.where(seen.followed, seen.end / np.where(seen.allowed > 0, seen.allowed, 1.0), np.nan)
-
     return Statement(
         source=source,
         says=SENTENCES[kind],
-        inside=lambda n: windows_of(n, kind, only).noise > 0,
-        residual=left,
+        of=lambda n: windows_of(n, kind, only),
+        inside=lambda seen: seen.noise > 0,
+        residual=lambda seen: np.where(seen.followed, seen.end / np.where(seen.allowed > 0, seen.allowed, 1.0), np.nan),
         bound=1.0,
         # As far as the noise took it, or as the largest product is large: then nothing came back.
         late=1.0 / (RETURNED, ENDPOINT)[kind],

@@ -12,7 +12,7 @@ from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_parts import NAMES, NEAR, RHO, linear_path, linear_stages, measure_parts
-from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Rate, Statement, Table, common_rate, register
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, common_rate, register
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
@@ -168,19 +168,19 @@ def _worst(flows: Table, values: np.ndarray) -> np.ndarray:
 def falls(name: str, source: str, says: str, aim: bool = True) -> Statement[Table]:
     """What falls like 1/log(1/α)."""
     what = "in time" if aim else "of exponents"
-
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        flows = numbers.flows
-        orders = _orders(flows, name, aim)[flows.inside & flows.ok]
-        return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law=f"distance {what} against log(1/α)")
-
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: n.flows.inside,
-        residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows, name, aim) - 1.0)),
+        of=lambda n: n.flows,
+        inside=lambda flows: flows.inside,
+        residual=lambda flows: _worst(flows, np.abs(_orders(flows, name, aim) - 1.0)),
         bound=(ORDER, f"|order of the distance {what} − 1|"),
-        rate=rate,
+        rate=lambda flows, known: common_rate(
+            _orders(flows, name, aim)[flows.inside & flows.ok],
+            1.0,
+            bias=ORDER,
+            law=f"distance {what} against log(1/α)",
+        ),
         # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
         # distance does not fall.
         late=1.0,
@@ -196,15 +196,18 @@ def _changes(flows: Table, name: str) -> np.ndarray:
 def at_smallest(source: str, says: str, residual: Any, bound: tuple[float, str], late: float = -np.inf) -> Statement:
     """What small enough α have, by the worst stage at the smallest α, and by independent code for linear networks."""
 
-    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-        alone = Table(flows=linear_again(draw.instance("flows", at[1])[0])) if at[0] == 0 else None
-        return np.nan if alone is None else float(_worst(alone.flows, residual(alone.flows))[0, 0])
+    def again(flows: Table, draw: Draw, at: tuple[int, ...]) -> float:
+        if at[0] != 0:
+            return np.nan
+        alone = linear_again(draw.instance("flows", at[1])[0])
+        return float(_worst(alone, residual(alone))[0, 0])
 
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: n.flows.inside,
-        residual=lambda n: _worst(n.flows, residual(n.flows)),
+        of=lambda n: n.flows,
+        inside=lambda flows: flows.inside,
+        residual=lambda flows: _worst(flows, residual(flows)),
         bound=bound,
         late=late,
         # Both find times between steps.

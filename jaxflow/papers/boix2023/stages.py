@@ -173,14 +173,12 @@ def converges(figure: str, part: str) -> Statement[Table]:
 def rank(part: str) -> Statement[Table]:
     """How many entries are not negligible along the flow."""
 
-    def active(numbers: Table) -> np.ndarray:
-        values = entries(numbers.paths.products[toy(numbers).smallest, 0], part)
-        return np.sum(np.abs(values) > ACTIVE, axis=1)
-
     def jumps(numbers: Table) -> np.ndarray:
-        new = 1.0 * np.diff(active(numbers))
+        smallest = toy(numbers).smallest
+        active = np.sum(np.abs(entries(numbers.paths.products[smallest, 0], part)) > ACTIVE, axis=1)
+        new = 1.0 * np.diff(active)
         # What was not followed to its end may still jump.
-        return np.where((new > 1) | toy(numbers).ok[toy(numbers).smallest], new, np.nan)
+        return np.where((new > 1) | numbers.paths.ok[smallest, 0], new, np.nan)
 
     return Statement(
         source="Theorem 1.1",

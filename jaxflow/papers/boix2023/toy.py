@@ -5,7 +5,7 @@ Its flows from starts of many sizes, with Algorithm 1 beside them, behind figure
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,46 +36,29 @@ LATER = 1.15
 SEPARATED = 0.05
 
 
-class Size(NamedTuple):
-    """`n` samples of `T` tokens in dimension `d`; the first `stages` stages; `alphas` by their logarithms; paths are
-    kept at up to `saves` of their steps."""
-
-    n: int
-    T: int
-    d: int
-    stages: int
-    alphas: tuple[float, ...]
-    saves: int
-
-
+# `n` samples of `T` tokens in dimension `d`; the first `stages` stages; `alphas` by their logarithms; paths are kept at
+# up to `saves` of their steps.
+SIZE = Table(n=1000, T=10, d=50, stages=12, alphas=PAPER + BEYOND, saves=512)
+QUICK_ALPHAS = (PAPER[1], PAPER[3], PAPER[5], BEYOND[1])
 SIZES = {
-    "quick": Size(60, 5, 4, 5, (PAPER[1], PAPER[3], PAPER[5], BEYOND[1]), 256),
-    "paper": Size(1000, 10, 50, 12, PAPER + BEYOND, 512),
-    "large": Size(1000, 10, 50, 40, PAPER + BEYOND, 2048),
+    "quick": SIZE.replace(n=60, T=5, d=4, stages=5, alphas=QUICK_ALPHAS, saves=256),
+    "paper": SIZE,
+    "large": SIZE.replace(stages=40, saves=2048),
 }
 ONCE = {"quick": 1, "paper": 1, "large": 1}
 # What is kept of each stage as Algorithm 1 has it.
 OF_PLATEAUS = ("products", "losses", "gaps", "curvatures", "leaving")
 
 
-class Task(NamedTuple):
-    """The risk, the student's direction $\\theta_0$, and how far the flow is followed."""
-
-    risk: EmpiricalRisk
-    student: HadamardNetwork
-    stages: Stages
-    until: float
-    size: Size
-
-
-def make_task(key: Any, size: Size) -> Task:
-    """The instance of a key with its predicted stages, all of them within the horizon."""
+def make_task(key: Any, size: Table) -> Table:
+    """The instance of a key: its `risk`, the `student`'s direction $\\theta_0$, the predicted `stages`, and the horizon
+    `until`, within which all of them are and the flow is followed."""
     return _task(tuple(jax.random.key_data(key).tolist()), size)
 
 
 # All parts use the same task one after another, and Algorithm 1 takes minutes at the size of the paper.
 @functools.lru_cache(maxsize=1)
-def _task(words: tuple[int, ...], size: Size) -> Task:
+def _task(words: tuple[int, ...], size: Table) -> Table:
     key = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
     data, _ = diagonal_head_task(subkey(key, "task"), size.n, size.T, size.d)
     risk = EmpiricalRisk(data, Squared())
@@ -84,10 +67,10 @@ def _task(words: tuple[int, ...], size: Size) -> Task:
     times, count = np.asarray(stages.times), int(stages.count)
     # To the middle of the last plateau whose end is known.
     until = 0.5 * (times[count - 2] + times[count - 1]) if count > size.stages else 1.1 * times[count - 1]
-    return Task(risk, student, stages, float(until), size)
+    return Table(risk=risk, student=student, stages=stages, until=float(until))
 
 
-def predict(key: Any, size: Size) -> Table:
+def predict(key: Any, size: Table) -> Table:
     r"""Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
 
     `times` $T_{k+1}$ and the `next` ones, `coordinates`, `losses` and `products` `(k, p)` on the plateau; `gaps`,
@@ -134,12 +117,12 @@ def stage_slacks(stages: Stages, model: HadamardNetwork) -> tuple[Array, ...]:
     return balance, gap, *rest
 
 
-def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPath:
+def path_of(task: Table, log_alpha: float, until: float, **how: Any) -> ProductPath:
     """The flow of the task from a start of this size."""
     return follow_products(task.risk, task.student.scaled(log_alpha), log_alpha, until, **how)
 
 
-def follow(key: Any, setting: tuple[Size, float]) -> Table:
+def follow(key: Any, setting: tuple[Table, float]) -> Table:
     r"""The flow from a start of this size: times, losses `(m,)` and products `(m, p)` at its steps, the last one
     repeated; whether it got to its end, `ok`;
     `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where

@@ -105,24 +105,23 @@ def follow(key: Any, name: str) -> Table:
 RATES = Dataset("results", "rates", {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")})
 
 
-def _inside(numbers: Table) -> Mask:
+def _inside(flows: Table) -> Mask:
     """Followed, with a program that is solved, none of whose constraints waits."""
-    flows = numbers.flows
     return flows.ok & flows.solved & (flows.behind * LOG_TIMES[FIRST] <= BEHIND)
 
 
-def _exponents(numbers: Table) -> np.ndarray:
-    gaps = numbers.flows.gaps
+def _exponents(flows: Table) -> np.ndarray:
+    gaps = flows.gaps
     return observed_exponent(gaps.reshape(-1, gaps.shape[-1]), LOG_TIMES).reshape(gaps.shape[:-1])
 
 
 def _law(cell: int) -> Statement[Table]:
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        gaps, predicted = numbers.flows.gaps[cell][known], numbers.flows.predicted[cell][known]
-        slopes, halves = power_laws(np.log(LOG_TIMES[FIRST:]), np.maximum(gaps[:, FIRST:], np.finfo(float).tiny))
-        return common_rate(-slopes, predicted, half=halves, bias=BIAS, law="the distance against log t")
+    def rate(flows: Table, known: np.ndarray) -> Rate | None:
+        gaps = np.maximum(flows.gaps[known, FIRST:], np.finfo(float).tiny)
+        slopes, halves = power_laws(np.log(LOG_TIMES[FIRST:]), gaps)
+        return common_rate(-slopes, flows.predicted[known], half=halves, bias=BIAS, law="the distance against log t")
 
-    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(flows: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, name = draw.instance("flows", at[0], cell)
         exponent, kappa = exponent_again(name, *start(key, name))
         return abs(exponent - (1.0 - kappa))
@@ -130,8 +129,9 @@ def _law(cell: int) -> Statement[Table]:
     return Statement(
         source=f"Rate law, {CALLED[cell]}",
         says="N(W)/(μ opt) − 1 falls like (log t)^−(1−κ) between log t = 1e4 and 1e6.",
-        inside=lambda n: _inside(n)[cell],
-        residual=lambda n: np.abs(_exponents(n) - n.flows.predicted)[cell],
+        of=lambda n: n.flows.at(cell),
+        inside=_inside,
+        residual=lambda flows: np.abs(_exponents(flows) - flows.predicted),
         bound=(BIAS, "|observed exponent − (1 − κ)|"),
         limit=False,
         rate=rate,
@@ -192,8 +192,8 @@ LAWS = [_law(cell) for cell in range(len(FAMILIES))]
 
 
 def _notes(numbers: Table) -> list[str]:
-    flows, notes, inside = numbers.flows, [], _inside(numbers)
-    off = _exponents(numbers) - flows.predicted
+    flows, notes, inside = numbers.flows, [], _inside(numbers.flows)
+    off = _exponents(flows) - flows.predicted
     for cell, called in enumerate(CALLED):
         kept, here = inside[cell], off[cell][inside[cell]]
         within, total = int(np.sum(np.abs(here) <= BIAS)), int(kept.sum())
@@ -213,7 +213,7 @@ def _notes(numbers: Table) -> list[str]:
 def draw(numbers: Table) -> Any:
     """Observed exponents against 1 − κ, and the distances: of each parametrisation one colour, line and mark."""
     figure, (left, right) = new_figure(2, width=9.0)
-    inside, exponents = _inside(numbers), _exponents(numbers)
+    inside, exponents = _inside(numbers.flows), _exponents(numbers.flows)
     looks = zip(FAMILIES, CALLED, ("o", "s", "^", "D"), ("-", "--", "-.", ":"), strict=True)
     for cell, (name, called, mark, line) in enumerate(looks):
         color, kept = COLORS.get(name, "#CC79A7"), inside[cell]

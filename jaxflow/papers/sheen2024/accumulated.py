@@ -9,12 +9,15 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import RESULTS, checked, linalg, tree_where
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 
+# The 25 values of log t at which everything is measured.
+LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
 # stage order leaves about a thousand times that on entries that are still on their way, and two parametrisations are
 # held against each other to 1e-8.

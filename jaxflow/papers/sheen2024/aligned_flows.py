@@ -1,6 +1,6 @@
 """Flows of (K, Q) on data of Assumption 4, or of data that break it, against the exact limit."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,12 @@ from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
 from jaxflow.papers.sheen2024 import frame as frames
-from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.accumulated import LOG_TIMES, accumulate
 from jaxflow.papers.sheen2024.instances import paired_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
-# The 25 values of log t at which everything is measured.
-LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
 # n, L, d; room for pairs outside of the span of the optimal tokens.
 SHAPE = (2, 3, 4)
 # Nothing is integrated beside the weights here: the limit pulls errors of a step back.
@@ -34,8 +32,8 @@ STARTS = ("unbalanced", "balanced", "misaligned")
 NARROW = 1
 
 
-class Setting(NamedTuple):
-    r"""Data of Assumptions 2 and 4 and a start.
+def setting(**more: Any) -> Table:
+    r"""Data of Assumptions 2 and 4 and a start; all of them share one compiled program.
 
     - `multiple` of the gap that Assumption 3 needs with equal gaps; `cosines`, `outside`: see `paired_tokens`;
       `breaks`: amounts by which Assumption 4 (i), (ii) and (iii) are broken.
@@ -45,23 +43,8 @@ class Setting(NamedTuple):
     - `start`: number in `STARTS`. `"unbalanced"` is (5), `"balanced"` $\xi_k=\xi_q=\omega_0\mathbf 1$, aligned, and
       `"misaligned"` has factors with independent normal entries of variance $\omega_0^2/d$.
     """
-
-    n: int
-    T: int
-    d: int
-    multiple: Any = 1.5
-    cosines: Any = (0.2, 0.6)
-    outside: Any = False
-    breaks: Any = (0.0, 0.0, 0.0)
-    columns: Any = SHAPE[2]
-    omega: Any = 0.3
-    start: Any = 0
-
-
-def setting(**more: Any) -> Setting:
-    """A `Setting` of the shape; all share one compiled program."""
-    names = ("multiple", "cosines", "outside", "breaks", "columns", "omega", "start")
-    return arrays_of(Setting(*SHAPE, **more), *names)
+    given = {"multiple": 1.5, "cosines": (0.2, 0.6), "outside": False, "breaks": (0.0, 0.0, 0.0), "columns": SHAPE[2]}
+    return arrays_of(Table(given, omega=0.3, start=0).replace(**more))
 
 
 def hypotheses_of(flows: Table) -> np.ndarray:
@@ -70,26 +53,27 @@ def hypotheses_of(flows: Table) -> np.ndarray:
     return np.all([np.asarray(slack) >= 0 for slack in slacks], axis=0)
 
 
-def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
+def draw(setting: Table, key: Any) -> tuple[TokenData, Array, Array]:
     """Data, head, and the optimal tokens, one-hot."""
+    n, T, d = SHAPE
     data, head, index = paired_tokens(
         subkey(key, "data"),
-        setting.n,
-        setting.T,
-        setting.d,
-        setting.multiple * score_gap_needed(setting.n, setting.T),
+        n,
+        T,
+        d,
+        setting.multiple * score_gap_needed(n, T),
         cosines=setting.cosines,
         outside=setting.outside,
         break_i=setting.breaks[0],
         break_ii=setting.breaks[1],
         break_iii=setting.breaks[2],
     )
-    return data, head, jax.nn.one_hot(index, setting.T, dtype=bool)
+    return data, head, jax.nn.one_hot(index, T, dtype=bool)
 
 
-def start(setting: Setting, key: Any, frame: frames.Frame) -> tuple[Array, Array, Array]:
+def start(setting: Table, key: Any, frame: Table) -> tuple[Array, Array, Array]:
     """K(0), Q(0) and V."""
-    d = setting.d
+    d = SHAPE[2]
     V, _ = linalg.qr(jax.random.normal(subkey(key, "V"), (d, d)))
     # Entries of Λ beyond d_e are zero.
     ones = jnp.where(jnp.arange(d) < setting.columns, setting.omega, 0.0)
@@ -105,7 +89,7 @@ def start(setting: Setting, key: Any, frame: frames.Frame) -> tuple[Array, Array
     return K, Q, V
 
 
-def follow(key: Any, setting: Setting) -> Table:
+def follow(key: Any, setting: Table) -> Table:
     r"""The flow of one instance, at the m times `LOG_TIMES` where a field has that axis, and the programs it is held
     against.
 
@@ -160,7 +144,7 @@ def follow(key: Any, setting: Setting) -> Table:
     )
 
 
-def another_optimum(key: Any, setting: Setting) -> Table:
+def another_optimum(key: Any, setting: Table) -> Table:
     r"""Beside the exact limit $\sum_is_iu^k_iu_i^{q\top}$ another matrix with its norm and margins, by construction.
 
     $\frac12\sqrt{s_1s_2}(u^k_1u_2^{q\top}+u^k_2u_1^{q\top})$ is added. That leaves the trace of $U_K^\top WU_Q$ as

@@ -47,12 +47,14 @@ ALIGNMENT = Statement[Table](
     bound=(STRAIGHT, "part off the diagonal / ‖K‖"),
 )
 
+INSIDE: Any = {"of": of_theorem_5_1, "inside": hypotheses_of}
+
 LIMIT = Statement[Table](
     source="Theorem 5.1",
     says="The gradient flow limit Ŵ^∞ is a global optimal solution of (W⋆-SVM): the nuclear norm of the flow's "
     "direction (its velocity at margin one) at log t = 1e6 is that of the exact limit, Σ 1/((1−c_i)‖x_i‖‖z_i‖).",
-    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
-    residual=lambda n: _last(of_theorem_5_1(n), of_theorem_5_1(n).oracle_excess),
+    **INSIDE,
+    residual=lambda flows: _last(flows, flows.oracle_excess),
     bound=(EXACT, "|norm / exact − 1|"),
 )
 
@@ -60,26 +62,24 @@ SEPARATES = Statement[Table](
     source="Theorem 1.1",
     says="Gradient flow on (K, Q) at convergence perfectly separates the optimal token from non-optimal ones for each "
     "input sequence: the least attention on an optimal token at log t = 1e6.",
-    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
-    residual=lambda n: _last(of_theorem_5_1(n), 1.0 - of_theorem_5_1(n).attention),
+    **INSIDE,
+    residual=lambda flows: _last(flows, 1.0 - flows.attention),
     bound=(SEPARATED, "1 − least attention"),
 )
 
 EXACT_LIMIT = Statement[Table](
     source="Theorem 5.1",
     says="The exact limit is a global optimal solution of (W⋆-SVM): its nuclear norm against the certified optimum.",
-    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
-    residual=lambda n: np.where(
-        of_theorem_5_1(n).result == ProgramResult.optimal.value, np.abs(of_theorem_5_1(n).oracle), np.nan
-    ),
+    **INSIDE,
+    residual=lambda flows: np.where(flows.result == ProgramResult.optimal.value, np.abs(flows.oracle), np.nan),
     bound=(CERTIFIED, "|exact / optimum − 1|"),
 )
 
 LIFTING = Statement[Table](
     source="App. A.7 (42)–(45)",
     says="A solution of the reduced ℓ1 program (42), lifted with its multipliers by (44), solves (W⋆-SVM).",
-    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
-    residual=lambda n: np.maximum(of_theorem_5_1(n).lifted_gap, of_theorem_5_1(n).lifted_residual),
+    **INSIDE,
+    residual=lambda flows: np.maximum(flows.lifted_gap, flows.lifted_residual),
     bound=(CERTIFIED, "duality gap, residual of (44)"),
 )
 
@@ -97,10 +97,9 @@ TOO_NARROW = Statement[Table](
     source="Theorem 5.1",
     says=f"d_e ≥ d is assumed; with d_e = {NARROW} < d = {SHAPE[2]} a sequence with π(i) > d_e never trains: its "
     "attention stays at 1/L.",
-    inside=lambda n: np.asarray(n.starts.at(3).ok),
-    residual=lambda n: np.max(
-        np.abs(n.starts.at(3).attention[:, LOG_TIMES <= EARLY] - 1.0 / SHAPE[1]), axis=-1, initial=0.0
-    ),
+    of=lambda n: n.starts.at(3),
+    inside=lambda flows: flows.ok,
+    residual=lambda flows: np.max(np.abs(flows.attention[:, LOG_TIMES <= EARLY] - 1.0 / SHAPE[1]), -1, initial=0.0),
     bound=(UNTRAINED, "change of attention where π(i) > d_e"),
     beyond=True,
 )

@@ -1,6 +1,6 @@
 """Flows of diagonal weights in both parametrisations to log t = 1e6, with all quantities of App. A.2–A.5."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
 from jaxflow.papers.experiment import Dataset, Part, Table, arrays_of
-from jaxflow.papers.sheen2024.accumulated import RTOL, accumulate
+from jaxflow.papers.sheen2024.accumulated import LOG_TIMES, RTOL, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
     averaged_residuals,
@@ -28,8 +28,6 @@ from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, sc
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import settled_selections, subkey
 
-# log t at which everything is measured.
-LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
 # Earlier than this there is nothing to tell apart, and a logarithmic axis has no place for it.
 FIRST = 0.5
 # Differences that rounding made zero are drawn at rounding.
@@ -44,27 +42,17 @@ TRIALS = {"quick": 8, "paper": 32, "large": 2048}
 SELECTED, LEFT = 1.0 - 1e-6, 1e-6
 
 
-class Setting(NamedTuple):
-    r"""Instances of one kind: `multiple` of the gap that Assumption 3 needs, $\omega_0$, common to all coordinates,
-    `spread` of the other scores (relaxed Assumption 2), and the `margin` of a planted diagonal (`equal_score_tokens`);
-    or, with `random`, tokens and head uniform on the unit sphere (`random_tokens`), whose scores are all different and
-    whose gaps are far below what Assumption 3 needs. `both`: follow $(w_+,w_-)$ too; `rtol`: of the integration."""
+def setting(n: int, T: int, d: int, multiple: float, omega: float, **more: Any) -> Table:
+    r"""Instances of one kind, which share their compiled program with all of their shape.
 
-    n: int
-    T: int
-    d: int
-    multiple: Any
-    omega: Any
-    spread: Any = 0.0
-    margin: Any = -np.inf
-    random: Any = False
-    both: bool = False
-    rtol: float = RTOL
-
-
-def setting(*arguments: Any, **more: Any) -> Setting:
-    """A `Setting` that shares its compiled program with all of its shape."""
-    return arrays_of(Setting(*arguments, **more), "multiple", "omega", "spread", "margin", "random")
+    `multiple` of the gap that Assumption 3 needs, $\omega_0$, common to all coordinates, `spread` of the other scores
+    (relaxed Assumption 2), and the `margin` of a planted diagonal (`equal_score_tokens`); or, with `random`, tokens and
+    head uniform on the unit sphere (`random_tokens`), whose scores are all different and whose gaps are far below what
+    Assumption 3 needs. `both`: follow $(w_+,w_-)$ too; `rtol`: of the integration.
+    """
+    given = Table(n=n, T=T, d=d, multiple=multiple, omega=omega, spread=0.0, margin=-np.inf, random=False)
+    given = Table(given.named, both=False, rtol=RTOL).replace(**more)
+    return arrays_of(given, "multiple", "omega", "spread", "margin", "random")
 
 
 def hypotheses_of(flows: Table) -> np.ndarray:
@@ -80,7 +68,7 @@ def inside_of(flows: Table) -> np.ndarray:
     return hypotheses_of(flows) & np.asarray((flows.result == ProgramResult.optimal.value) & flows.ok)
 
 
-def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
+def draw(setting: Table, key: Any) -> tuple[TokenData, Array, Array]:
     r"""Data, head, and $\omega_0$ `(d,)`."""
     gap, key = setting.multiple * score_gap_needed(setting.n, setting.T), subkey(key, "data")
     shape = (setting.n, setting.T, setting.d)
@@ -92,7 +80,7 @@ def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
     return data, head, jnp.full(setting.d, setting.omega)
 
 
-def follow(key: Any, setting: Setting) -> Table:
+def follow(key: Any, setting: Table) -> Table:
     r"""The flow of one instance, at the m times `LOG_TIMES` where a field has that axis.
 
     - `diagonal`, `equal`, `small`: slacks of diagonal separability (which implies Assumption 1) and of Assumptions 2
@@ -225,7 +213,7 @@ def abandoned(
     return decided & outruns & (slowest > 0) & (certificate.duality_gap <= 0.05)
 
 
-def follow_on(key: Any, setting: Setting) -> Table:
+def follow_on(key: Any, setting: Table) -> Table:
     r"""The flow of one instance far beyond log t = 1e6, where `find_limit` ends.
 
     By then (limiting dynamics, to $\log\log t$ of some 600) constraints with small multipliers

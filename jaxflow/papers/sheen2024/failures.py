@@ -25,7 +25,7 @@ PARTS = ("(i)", "(ii)", "(iii)")
 RTOL = 1e-8
 
 
-def _diagonal(multiple: float, **more: Any) -> diagonal_flows.Setting:
+def _diagonal(multiple: float, **more: Any) -> Table:
     return diagonal_flows.setting(*SHAPE, multiple, 0.1, rtol=RTOL, **more)
 
 

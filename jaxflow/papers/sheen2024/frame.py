@@ -1,27 +1,19 @@
 r"""General weights, Sheen et al. (2024) §5, App. A.6–A.7: alignment, reduced program and its lifting, exact limit."""
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import checked, linalg, positive_or_one, require
 from jaxflow.data import TokenData
 from jaxflow.margin import MaxMarginProgram, attention_svm, max_margin
-
-
-class Frame(eqx.Module):
-    r"""$U_K,U_Q$ of equation (7) with π the identity: $x_{i\,\mathrm{opt}(i)}/\|\cdot\|=u^k_i$, $z_i/\|\cdot\|=u^q_i$.
-
-    - `keys`, `queries`: $U_K$, $U_Q$ `(d, d)`. The columns that no sequence fixes (n < d) are one choice of many.
-    """
-
-    keys: Float[Array, "d d"]
-    queries: Float[Array, "d d"]
+from jaxflow.papers.table import Table
 
 
 @checked()
-def alignment_frame(data: TokenData, selection: Bool[Array, "n T"]) -> Frame:
-    r"""The frame of Definition 5.1 for data that satisfy Assumption 4 (i).
+def alignment_frame(data: TokenData, selection: Bool[Array, "n T"]) -> Table:
+    r"""The frame of Definition 5.1 for data that satisfy Assumption 4 (i): $U_K$ as `keys`, $U_Q$ as `queries`,
+    `(d, d)`, of equation (7) with π the identity: $x_{i\,\mathrm{opt}(i)}/\|\cdot\|=u^k_i$, $z_i/\|\cdot\|=u^q_i$. The
+    columns that no sequence fixes (n < d) are one choice of many.
 
     For other data the fixed columns are orthonormalised in the order of the sequences, so that the frame stays
     orthogonal and (7) holds for the first sequence only.
@@ -29,12 +21,12 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"]) -> Frame:
     n, _, d = data.tokens.shape
     require(n <= d, "data", f"orthogonal optimal tokens need n <= d, got n = {n}, d = {d}")
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
-    return Frame(_completed(best), _completed(data.queries))
+    return Table(keys=_completed(best), queries=_completed(data.queries))
 
 
 @checked()
 def aligned_start(
-    frame: Frame, xi_k: Float[Array, " d"], xi_q: Float[Array, " d"], V: Float[Array, "m m"]
+    frame: Table, xi_k: Float[Array, " d"], xi_q: Float[Array, " d"], V: Float[Array, "m m"]
 ) -> tuple[Float[Array, "d m"], Float[Array, "d m"]]:
     r"""$K=U_K\Lambda_KV^\top$, $Q=U_Q\Lambda_QV^\top$ with diagonals $\xi_k,\xi_q$ (Definition 5.1).
 
@@ -47,7 +39,7 @@ def aligned_start(
 
 @checked()
 def alignment_error(
-    frame: Frame, K: Float[Array, "d m"], Q: Float[Array, "d m"], V: Float[Array, "m m"]
+    frame: Table, K: Float[Array, "d m"], Q: Float[Array, "d m"], V: Float[Array, "m m"]
 ) -> Float[Array, ""]:
     r"""$\max$ over K and Q of $\|U^\top KV-\mathrm{diag}\|_F/\|K\|_F$: zero where Definition 5.1 holds (Lemma 5.1)."""
     diagonal = jnp.eye(*K.shape, dtype=bool)
@@ -61,7 +53,7 @@ def alignment_error(
 
 
 @checked()
-def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]:
+def singular_entries(frame: Table, W: Float[Array, "d d"]) -> Float[Array, " d"]:
     r"""$\beta=\mathrm{diag}(U_K^\top WU_Q)$, the diagonal of the aligned combined weights."""
     return jnp.diagonal(frame.keys.T @ W @ frame.queries)
 
@@ -84,7 +76,7 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"]) -> MaxMargin
 
 @checked()
 def lift(
-    data: TokenData, selection: Bool[Array, "n T"], frame: Frame, primal: Float[Array, " d"], dual: Float[Array, " r"]
+    data: TokenData, selection: Bool[Array, "n T"], frame: Table, primal: Float[Array, " d"], dual: Float[Array, " r"]
 ) -> tuple[Float[Array, "d d"], Float[Array, "n T"], Float[Array, ""]]:
     r"""From a solution of `reduced_program` to one of (W⋆-SVM): $W=U_K\mathrm{diag}(\beta)U_Q^\top$ and multipliers.
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.experiment import Again, Draw, Rate, Statement, Table, common_rate, largest, register
+from jaxflow.papers.experiment import Again, Draw, Statement, Table, common_rate, largest, register
 from jaxflow.papers.independent import best_rows, flow, tokens_of
 from jaxflow.papers.sheen2024 import diagonal_flows
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, FIRST, LOG_TIMES, OMEGAS, SHAPE, hypotheses_of, inside_of
@@ -35,37 +35,33 @@ def exponents_between(values: np.ndarray, clock: np.ndarray) -> np.ndarray:
 
 def averaged(row: int) -> Statement[Table]:
     """(C1) from one start: the residual is its law, which tends to 0, and falls with it."""
-
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        flows = numbers.flows.at(row)
-        exponents = -exponents_between(flows.stationarity[known][:, -4:], flows.predicted[known][:, -4:])
-        return common_rate(exponents, 1.0, bias=LAW, law="the residual against |ln(2β̂_j/ω₀²)|/ln μ")
-
     return _statement(
         row,
         source="App. A.5 (C1)",
         says="The averaged multipliers λ = φ/ln μ approach KKT, ε(t) → 0: at log t = 1e6 against |ln(2β̂_j/ω₀²)|/ln μ",
         value=lambda flows: np.abs(flows.stationarity[:, -1] / flows.predicted[:, -1] - 1.0),
         bound=(LAW, "residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1"),
-        rate=rate,
+        rate=lambda flows, known: common_rate(
+            -exponents_between(flows.stationarity[known][:, -4:], flows.predicted[known][:, -4:]),
+            1.0,
+            bias=LAW,
+            law="the residual against |ln(2β̂_j/ω₀²)|/ln μ",
+        ),
     )
 
 
 def slackness(row: int) -> Statement[Table]:
     """(C3) from one start: the products fall, by a power of log log t."""
-
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        products = numbers.flows.at(row).slackness[known]
-        exponents = exponents_between(products, np.log(np.maximum(LOG_TIMES, 1.5)))
-        return common_rate(exponents, None, law="the largest product against log log t")
-
+    clock = np.log(np.maximum(LOG_TIMES, 1.5))
     return _statement(
         row,
         source="App. A.5 (C3)",
         says="λ_il (1 − β̂ᵀB_il) → 0, with the averaged multipliers",
         value=lambda flows: flows.slackness[:, -1] / flows.slackness[:, -4],
         bound=(FALLS, "the largest product at log t = 1e6 over that at 1e5"),
-        rate=rate,
+        rate=lambda flows, known: common_rate(
+            exponents_between(flows.slackness[known], clock), None, law="the largest product against log log t"
+        ),
         # It has not fallen at all.
         late=1.0,
     )
@@ -73,11 +69,6 @@ def slackness(row: int) -> Statement[Table]:
 
 def certified_now(row: int) -> Statement[Table]:
     """Theorem 4.1 from one start, by what the flow's own multipliers and velocity certify at log t = 1e6."""
-
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        gaps = np.maximum(numbers.flows.at(row).gap[known], 1e-300)
-        return common_rate(exponents_between(gaps, LOG_TIMES), None, law="duality gap against log t")
-
     return _statement(
         row,
         source="Theorem 4.1",
@@ -86,7 +77,9 @@ def certified_now(row: int) -> Statement[Table]:
         # A program that is not certified decides nothing.
         value=lambda flows: np.where(flows.program_gap <= CERTIFIED, flows.gap[:, -1], np.nan),
         bound=(INSTANT, "duality gap"),
-        rate=rate,
+        rate=lambda flows, known: common_rate(
+            exponents_between(np.maximum(flows.gap[known], 1e-300), LOG_TIMES), None, law="duality gap against log t"
+        ),
         # Twice the optimum.
         late=1.0,
     )
@@ -94,15 +87,11 @@ def certified_now(row: int) -> Statement[Table]:
 
 def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[Table]:
     """Of a limit, on the instances inside Theorem 4.1; those not followed, or whose program is open, are undecided."""
-
-    def residual(numbers: Table) -> np.ndarray:
-        flows = numbers.flows.at(row)
-        return np.where(inside_of(flows), value(flows), np.nan)
-
     return Statement(
         says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
-        inside=lambda numbers: hypotheses_of(numbers.flows.at(row)),
-        residual=residual,
+        of=lambda numbers: numbers.flows.at(row),
+        inside=hypotheses_of,
+        residual=lambda flows: np.where(inside_of(flows), value(flows), np.nan),
         **more,
     )
 
@@ -117,9 +106,6 @@ def factor(*, printed: bool) -> Statement[Table]:
         span = np.where(inside_of(flows), mu[:, 1] - mu[:, 0], np.nan)
         return np.abs(entry[:, 1] - entry[:, 0]) / span * (2.0 / SHAPE[0] if printed else 1.0)
 
-    def own(numbers: Table, known: np.ndarray) -> np.ndarray:
-        return slopes(numbers.flows.at(SHOWN[0]))[known]
-
     formula = "λ = 2φ/(n ln μ), as recalled in A.7" if printed else "λ = φ/ln μ, A.5"
     return _statement(
         SHOWN[0],
@@ -128,7 +114,7 @@ def factor(*, printed: bool) -> Statement[Table]:
         "against ln μ",
         value=lambda flows: np.abs(slopes(flows) - 1.0),
         bound=(LAW, "|slope − 1|"),
-        rate=lambda n, known: common_rate(own(n, known), 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
+        rate=lambda flows, known: common_rate(slopes(flows)[known], 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
         again=Again("LSODA of SciPy", _printed_again, 1e-6) if printed else None,
     )
 

@@ -105,15 +105,15 @@ def comparable(limits: Table) -> np.ndarray:
 def own_norm(row: int) -> Statement[Table]:
     """The limit of one parametrisation is the least in its own norm, by its own direction and its own program alone."""
 
-    def excess(numbers: Table) -> np.ndarray:
-        limits = numbers.limits.at(row)
+    def excess(limits: Table) -> np.ndarray:
         known = (limits.outcome == Outcome.globally_optimal) & (limits.results[:, row] == ProgramResult.optimal)
         return np.where(known, np.abs(limits.ratio[:, row] - 1.0), np.nan)
 
     return Statement(
         source="Theorem 4.1" if KINDS[row] == "diagonal" else "§4.2",
         says=f"The limit of {KINDS[row]} weights is the least in the {NAMES[row]} norm.",
-        inside=lambda n: n.limits.results[row, :, row] != ProgramResult.infeasible,
+        of=lambda n: n.limits.at(row),
+        inside=lambda limits: limits.results[:, row] != ProgramResult.infeasible,
         residual=excess,
         bound=(CERTIFIED, "|norm of the flow's own direction / optimum − 1|"),
         certified="the duality gap of the flow's own direction",
@@ -130,10 +130,6 @@ def other_norm(row: int, norm: int) -> Statement[Table]:
         residual=lambda n: np.where(comparable(n.limits), 1.0 - n.limits.ratio[row, :, norm], np.nan),
         bound=-APART,
     )
-
-
-def _diagonal(numbers: Table) -> Table:
-    return numbers.limits.at(KINDS.index("diagonal"))
 
 
 def _at_rest(limits: Table) -> np.ndarray:
@@ -159,8 +155,9 @@ def _diverges(norm: str, says: str, again: Again[Table] | None = None) -> Statem
     return Statement(
         source="Lemma 4.2",
         says=f"‖β(t)‖ → ∞ under {says}; n, L, d = {SHAPE}.",
-        inside=lambda n: (_diagonal(n).separable[:, NORMS.index(norm)] > 0) & (_diagonal(n).equal >= 0),
-        residual=lambda n: _at_rest(_diagonal(n)),
+        of=lambda n: n.limits.at(KINDS.index("diagonal")),
+        inside=lambda limits: (limits.separable[:, NORMS.index(norm)] > 0) & (limits.equal >= 0),
+        residual=_at_rest,
         again=again,
     )
 

@@ -160,26 +160,24 @@ def bend(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
     return np.abs(late - before)
 
 
-def _flows(numbers: Table) -> Table:
-    return numbers.flows.at(ROW)
-
-
 def _difference(flows: Table) -> np.ndarray:
     """Observed exponent minus 1 − κ; NaN where there is none."""
     return np.where(inside_of(flows), observed_exponent(flows.weights_gap, LOG_TIMES) - (1.0 - flows.kappa), np.nan)
 
 
-def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
-    flows = _flows(numbers)
+def _rate(flows: Table, known: np.ndarray) -> Rate | None:
     exponents = observed_exponent(flows.weights_gap, LOG_TIMES)[known]
     return common_rate(exponents, 1.0 - flows.kappa[known], bias=BENT, law=LAW)
 
 
+# Of the first start, on the instances inside Theorem 4.1.
+INSIDE: Any = {"of": lambda n: n.flows.at(ROW), "inside": hypotheses_of}
+
 POWER_LAW = Statement[Table](
     source="beyond the paper",
     says="The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
-    inside=lambda n: hypotheses_of(_flows(n)),
-    residual=lambda n: np.abs(_difference(_flows(n))),
+    **INSIDE,
+    residual=lambda flows: np.abs(_difference(flows)),
     bound=(BENT, "|observed exponent − (1 − κ)|"),
     rate=_rate,
     # An exponent that is another one at these times may still turn; 1 − κ is at most one, and so is how far it is off
@@ -188,9 +186,8 @@ POWER_LAW = Statement[Table](
 )
 
 
-def _fall(numbers: Table) -> np.ndarray:
+def _fall(flows: Table) -> np.ndarray:
     """The distance at the end over that at log t = 1e3; infinity where a wrong token is selected, NaN while open."""
-    flows = _flows(numbers)
     fall = np.where(flows.selects == 1, flows.weights_gap[:, -1] / flows.weights_gap[:, MIDDLE], np.nan)
     return np.where(inside_of(flows), np.where(flows.selects == -1, np.inf, fall), np.nan)
 
@@ -198,7 +195,7 @@ def _fall(numbers: Table) -> np.ndarray:
 SELECTION = Statement[Table](
     source="Theorem 4.1",
     says="Under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM.",
-    inside=lambda n: hypotheses_of(_flows(n)),
+    **INSIDE,
     residual=_fall,
     bound=(FALLS, "‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3"),
     rate=_rate,
@@ -210,16 +207,16 @@ FEASIBLE = Statement[Table](
     source="App. A.5 (C2)",
     says="1 − β̂ᵀB_il ≤ 0 for all i, l: by the definition of β̂ = β/μ wherever μ > 0, which is measured, from log t = "
     "1e5 on.",
-    inside=lambda n: hypotheses_of(_flows(n)),
+    **INSIDE,
     # NaN of those that are not followed.
-    residual=lambda n: np.where(inside_of(_flows(n)), -np.min(_flows(n).margin[:, -4:], axis=-1), np.nan),
+    residual=lambda flows: np.where(inside_of(flows), -np.min(flows.margin[:, -4:], axis=-1), np.nan),
     bound=(BELOW_ZERO, "−μ"),
 )
 
 
 def _continued_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """From the end of the flow that was integrated to the end of the limiting dynamics."""
-    flows, on = _flows(numbers), numbers.continued.at(0)
+    flows, on = numbers.flows.at(ROW), numbers.continued.at(0)
     gaps, before = on.gap[known], flows.gap[known, -1]
     span = np.log(np.maximum(on.log_time[known], 1.0) / LOG_TIMES[-1])
     usable = (gaps > 0) & (before > 0) & (span > 0)
@@ -232,8 +229,8 @@ CONTINUED = Statement[Table](
     source="Theorem 4.1",
     says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's own multipliers and velocity where `find_limit` ends, by "
     "limiting dynamics.",
-    inside=lambda n: hypotheses_of(_flows(n)),
-    residual=lambda n: np.where(inside_of(_flows(n)) & n.continued.at(0).optimal, n.continued.at(0).gap, np.nan),
+    inside=lambda n: hypotheses_of(n.flows.at(ROW)),
+    residual=lambda n: np.where(inside_of(n.flows.at(ROW)) & n.continued.at(0).optimal, n.continued.at(0).gap, np.nan),
     bound=(INSTANT, "duality gap of the flow's certificate"),
     rate=_continued_rate,
     # Twice the optimum.
@@ -243,7 +240,7 @@ CONTINUED = Statement[Table](
 
 def notes(numbers: Table) -> list[str]:
     """Which instances wait for a constraint of their limit, and which have no single exponent."""
-    flows = _flows(numbers)
+    flows = numbers.flows.at(ROW)
     inside = inside_of(flows) & np.isfinite(_difference(flows))
     good = np.abs(_difference(flows)[inside]) <= BENT
     waiting = flows.behind[inside] > ACTIVE
@@ -259,7 +256,7 @@ def notes(numbers: Table) -> list[str]:
 def draw(numbers: Table) -> Any:
     r"""How fast the weights' own gap falls, against the slack 1 − κ of the certified dual."""
     figure, axes = new_figure(2, width=9.0)
-    flows, late = _flows(numbers), LOG_TIMES >= 10.0
+    flows, late = numbers.flows.at(ROW), LOG_TIMES >= 10.0
     kept, slack, waiting = inside_of(flows), 1.0 - flows.kappa, flows.behind > ACTIVE
     exponents = observed_exponent(flows.weights_gap, LOG_TIMES)
     for row in np.flatnonzero(kept):

@@ -5,7 +5,6 @@ from jaxflow.papers.experiment import Paper, Theorem, register_paper
 from jaxflow.papers.tarzanagh2023 import conjecture as conjecture
 from jaxflow.papers.tarzanagh2023 import factored as factored
 from jaxflow.papers.tarzanagh2023 import fig1 as fig1
-from jaxflow.papers.tarzanagh2023 import fig2 as fig2
 from jaxflow.papers.tarzanagh2023 import fig5 as fig5
 from jaxflow.papers.tarzanagh2023 import fig6 as fig6
 from jaxflow.papers.tarzanagh2023 import fig7 as fig7

@@ -1,7 +1,6 @@
 """Figure 7's runs: W and (K, Q) by the flow and by the published descent, held against both programs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -19,40 +18,43 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.experiment import Dataset, Mask, Part, Sweep, Table
-from jaxflow.papers.tarzanagh2023.programs import misalignment
-from jaxflow.papers.tarzanagh2023.protocol import FLOOR, SETTLED, STATIONARY, published_descent
+from jaxflow.papers.tarzanagh2023.programs import NAMES, OWN, PROGRAMS, misalignment
+from jaxflow.papers.tarzanagh2023.protocol import FLOOR, SETTLED, STATIONARY, figure_key, published_descent
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 
 MODELS: dict[str, Any] = {"combined": CombinedAttention, "factored": FactoredAttention}
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much is computed: `trials` instances, (K, Q) to log t = `reach`, W, by implicit steps that cost nothing
-    more, to log t = `far`; `grid` points are drawn, `saves` computed.
-
-    `fast`: compile for a run that is shorter than its compilation.
-    """
-
-    trials: int
-    reach: float
-    far: float = 1e6
-    n: int = 6
-    T: int = 8
-    d: int = 10
-    steps: int = 2000
-    grid: int = 81
-    saves: int = 97
-    max_steps: int = 30_000
-    fast: bool = False
-
-    def until(self, kind: str) -> float:
-        """The last log t of one parametrisation."""
-        return self.far if kind == "combined" else self.reach
+# How much is computed: `trials` instances, (K, Q) to log t = `reach`, W, by implicit steps that cost nothing more, to
+# log t = `far`, where 1 − corr, which falls like 1/(log t)², is past ten digits; `grid` points are drawn, `saves`
+# computed. `fast`: compile for a run that is shorter than its compilation.
+SIZE = Table(
+    trials=100,
+    reach=3e3,
+    far=1e6,
+    n=6,
+    T=8,
+    d=10,
+    steps=2000,
+    grid=81,
+    saves=97,
+    max_steps=30_000,
+    fast=False,
+)
+SIZES = {
+    "quick": SIZE.replace(trials=8, reach=1e3, fast=True),
+    "paper": SIZE,
+    "large": SIZE.replace(trials=1000, reach=1e4),
+}
 
 
-def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
+def until(kind: str, size: Table) -> float:
+    """The last log t of one parametrisation."""
+    return size.far if kind == "combined" else size.reach
+
+
+def _instance(kind: str, size: Table, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
     """W and (K, Q) see the same data: the data's key does not depend on the parametrisation."""
     key_data, key_model = jax.random.split(key)
     data, head = random_tokens(key_data, size.n, size.T, size.d)
@@ -76,7 +78,7 @@ def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
     return attention == jnp.max(attention, axis=-1, keepdims=True)
 
 
-def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> Table:
+def flow_path(kind: str, size: Table, key: Key[Array, ""]) -> Table:
     """The flow at `saves` + 1 points, the last of which is its end, and how it ended.
 
     - `way`: columns of `_measure` at these points; `selection` `(n, T)`: the tokens of largest attention; `smallest`:
@@ -85,7 +87,7 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> Table:
     - `good`: the flow was followed to where it was to end; `spent`: its steps were used up.
     """
     risk, model = _instance(kind, size, key)
-    stop = StationaryPoint(STATIONARY) | Budget(log_time=size.until(kind))
+    stop = StationaryPoint(STATIONARY) | Budget(log_time=until(kind, size))
     # log t grows like 0.3 of the arc length of W and like 0.07 of the square of that of (K, Q). `until` is far
     # beyond: the budget on log t ends the path.
     if kind == "combined":
@@ -128,7 +130,7 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> Table:
     )
 
 
-def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Bool[Array, "n T"]]:
+def descent_path(kind: str, size: Table, key: Key[Array, ""]) -> tuple[Table, Bool[Array, "n T"]]:
     """The published protocol on the same instance from the same start, at log-spaced steps; the selected tokens."""
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
     risk, model = _instance(kind, size, key)
@@ -137,7 +139,7 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Boo
     return jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top
 
 
-def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Table:
+def reference(norm: str, size: Table, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Table:
     """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`,
     whether it is `solved` or `infeasible`, and what Definition 2 (or 4) says of the selection, `status`
     (`SelectionStatus`)."""
@@ -152,21 +154,10 @@ def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array,
     )
 
 
-NAMES = {"combined": "W", "factored": "(K, Q)"}
-PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
 NORMS = tuple(PROGRAMS)
-# Each parametrisation with the norm whose program it is biased to.
-OWN = {"combined": "frobenius", "factored": "nuclear"}
 
 # Instances of a block: one takes as long as its slowest flow.
 BATCH = 10
-
-SIZES = {
-    # W to log t = 1e6, where 1 − corr, which falls like 1/(log t)², is past ten digits.
-    "quick": Size(trials=8, reach=1e3, fast=True),
-    "paper": Size(trials=100, reach=3e3),
-    "large": Size(trials=1000, reach=1e4),
-}
 
 
 def runs_of(numbers: Table, kind: str) -> Table:
@@ -203,7 +194,7 @@ def rates(runs: Table) -> np.ndarray:
 
 
 @cache
-def _programs(kind: str, size: Size, count: int) -> dict[str, Callable[..., Any]]:
+def _programs(kind: str, size: Table, count: int) -> dict[str, Callable[..., Any]]:
     """What is computed of `count` instances, compiled."""
     keys = jax.random.split(jax.random.key(0), count)
     selections = jax.ShapeDtypeStruct((count, size.n, size.T), bool)
@@ -215,7 +206,7 @@ def _programs(kind: str, size: Size, count: int) -> dict[str, Callable[..., Any]
     return dict(compile_together(jobs, fast=size.fast))
 
 
-def compute(keys: Array, cell: tuple[str, Size]) -> Table:
+def compute(keys: Array, cell: tuple[str, Table]) -> Table:
     r"""All numbers of a parametrisation: instances by the flow at g values of log t, and by descent at k of its steps.
 
     - `outcome`: of the flow, by the program in the own norm.
@@ -232,7 +223,7 @@ def compute(keys: Array, cell: tuple[str, Size]) -> Table:
     steps, selection = _to_numpy(run["descent"](keys))
     programs = [_to_numpy(run[norm](keys, jnp.asarray(flow.selection))) for norm in NORMS]
     own, way = NORMS.index(OWN[kind]), flow.way
-    drawn = partial(on_grid, np.geomspace(1.0, size.until(kind), size.grid), way.log_time)
+    drawn = partial(on_grid, np.geomspace(1.0, until(kind, size), size.grid), way.log_time)
     above = [excess(norm, way.weights, way.margin, one.optimum) for norm, one in zip(NORMS, programs, strict=True)]
     return Table(
         outcome=outcomes(flow, programs, own),
@@ -299,7 +290,7 @@ def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.nd
 def _axes(scale: str, key: Any) -> Table:
     """n, T and d, `shape` `(3,)`, and of both parametrisations the values of `log_time` `(2, g)`."""
     size = SIZES[scale]
-    times = [np.geomspace(1.0, size.until(kind), size.grid) for kind in NAMES]
+    times = [np.geomspace(1.0, until(kind, size), size.grid) for kind in NAMES]
     return Table(shape=np.array([size.n, size.T, size.d]), log_time=np.stack(times))
 
 
@@ -313,7 +304,7 @@ FIGURE7 = Dataset(
             lambda scale, kind=kind: {kind: (kind, SIZES[scale])},
             lambda scale: SIZES[scale].trials,
             block=BATCH,
-            draw_from=lambda seed, cell: jax.random.fold_in(jax.random.key(seed), 7),
+            draw_from=figure_key(7),
             way="as a block",
         )
         for kind in NAMES

@@ -21,7 +21,7 @@ from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Sweep, Tab
 from jaxflow.papers.tarzanagh2023 import composed_instances as composed
 from jaxflow.papers.tarzanagh2023.composed_instances import SIZES, Cell, problems_of
 from jaxflow.papers.tarzanagh2023.programs import misalignment
-from jaxflow.papers.tarzanagh2023.protocol import STATIONARY
+from jaxflow.papers.tarzanagh2023.protocol import STATIONARY, figure_key
 
 # The flow's way takes 100 to 400 steps.
 MAX_STEPS = 3000
@@ -131,7 +131,7 @@ def _flows(keys: Array, cell: Cell) -> Table:
 
 def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     """Of all instances of one d."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell[1])
+    return jax.random.fold_in(figure_key(8)(seed), cell[1])
 
 
 COMPOSITION = Dataset(

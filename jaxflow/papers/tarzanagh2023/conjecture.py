@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +17,12 @@ from jaxflow.papers.tarzanagh2023.percent import SelectionAnd, interval
 from jaxflow.plots import draw_percentage_curves
 from jaxflow.study import Study, TokenSelection, settled_selections
 
-
-class Size(NamedTuple):
-    """`trials` instances for each d, `block` at a time; `steps` of normalised gradient descent."""
-
-    trials: int
-    d: tuple[int, ...]
-    steps: int = 2000
-    n: int = 5
-    T: int = 5
-    block: int = 50
-
-
+# `trials` instances for each d, `block` at a time; `steps` of normalised gradient descent.
+SIZE = Table(trials=200, d=(10, 20, 40, 60, 100, 150, 200), steps=2000, n=5, T=5, block=50)
 SIZES = {
-    "quick": Size(12, (10, 100)),
-    "paper": Size(200, (10, 20, 40, 60, 100, 150, 200)),
-    "large": Size(5000, (10, 20, 40, 60, 80, 100, 150, 200)),
+    "quick": SIZE.replace(trials=12, d=(10, 100)),
+    "paper": SIZE,
+    "large": SIZE.replace(trials=5000, d=(10, 20, 40, 60, 80, 100, 150, 200)),
 }
 # What is decided of an instance by enumeration, as `AssumptionStatus`.
 ASSUMPTIONS = ("B1", "D", "support", "unique")

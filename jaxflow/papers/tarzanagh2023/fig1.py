@@ -17,16 +17,13 @@ from jaxflow.margin import attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Dataset, Mask, Rate, Statement, Sweep, Table, register, stacked
-from jaxflow.papers.tarzanagh2023.programs import best_of, misalignment, solved, top_tokens
+from jaxflow.papers.tarzanagh2023.programs import NAMES, OWN, PROGRAMS, best_of, misalignment, solved, top_tokens
 from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, published_descent
 from jaxflow.papers.verdicts import common_rate, power_laws
 from jaxflow.plots import new_figure, new_grid
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
 
-# Which norm's program belongs to which parametrisation.
-KINDS = {"combined": "frobenius", "factored": "nuclear"}
-NAMES = {"combined": ("W", "(Att-SVM)"), "factored": ("(K, Q)", "(Att-SVM*)")}
 SETTINGS = {"described": "T = 3, cross-attention", "published": "T = 5, self-attention"}
 
 SEQUENCES = 2
@@ -61,7 +58,7 @@ def asked(runs: Table) -> Mask:
 
 def runs_of(numbers: Table, setting: str, kind: str, way: str) -> Table:
     """The runs of a setting and a kind, their axes dropped."""
-    return getattr(numbers, way).at((list(SETTINGS).index(setting), list(KINDS).index(kind)))
+    return getattr(numbers, way).at((list(SETTINGS).index(setting), list(NAMES).index(kind)))
 
 
 def compute(way: str, scale: str, seed: int) -> Table:
@@ -79,8 +76,8 @@ def compute(way: str, scale: str, seed: int) -> Table:
     for setting in SETTINGS:
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(trials))
         risks, models = _start(as_keys(words), jnp.full(trials, setting == "described"))
-        rows += [run(kind, steps, risks, models[kind]) for kind in KINDS]
-    return stacked(rows).split(len(SETTINGS), len(KINDS))
+        rows += [run(kind, steps, risks, models[kind]) for kind in NAMES]
+    return stacked(rows).split(len(SETTINGS), len(NAMES))
 
 
 @jax.jit
@@ -128,8 +125,8 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
     model, data = trajectory.final.model, risk.data
     selection, settled = top_tokens(model.attention(data))
     weights = jax.vmap(lambda point: point.model.combined_weights())(trajectory.saved)
-    solutions: dict[str, Any] = {name: solve(attention_svm(data, selection, name)) for name in KINDS.values()}
-    own, other = (solutions[name] for name in sorted(KINDS.values(), key=lambda name: name != KINDS[kind]))
+    solutions: dict[str, Any] = {name: solve(attention_svm(data, selection, name)) for name in PROGRAMS}
+    own, other = (solutions[name] for name in sorted(PROGRAMS, key=lambda name: name != OWN[kind]))
     final = model.combined_weights()
 
     def left(W: Any, solution: Any) -> Any:
@@ -188,22 +185,20 @@ def falling(steps: np.ndarray) -> Mask:
 
 
 def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
-    symbol, power, who = ", ".join(NAMES[kind]), POWER[kind], f"({SETTINGS[setting]}, {WAYS[way]})"
+    symbol, power, who = f"{NAMES[kind]}, {PROGRAMS[OWN[kind]]}", POWER[kind], f"({SETTINGS[setting]}, {WAYS[way]})"
+    about: Any = {"of": lambda n: runs_of(n, setting, kind, way), "inside": asked}
 
-    def of(numbers: Table) -> Table:
-        return runs_of(numbers, setting, kind, way)
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        fitted, half = (one[decided(of(numbers))] for one in exponents(of(numbers)))
+    def rate(runs: Table, known: Mask) -> Rate | None:
+        fitted, half = (one[decided(runs)] for one in exponents(runs))
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
     towards = Statement[Table](
         source="Figure 1, caption",
         says=f"Arrows illustrating GD trajectories converging towards these SVM directions: {symbol} {who}.",
-        inside=lambda n: asked(of(n)),
+        **about,
         # Those that are not there may be late, and what has not settled may do so: at a finite length both are open,
         # unless the weights point away from the program.
-        residual=lambda n: np.where(decided(of(n)), of(n).own, np.nan),
+        residual=lambda runs: np.where(decided(runs), runs.own, np.nan),
         bound=ALIGNED,
         late=1.0,
         rate=rate,
@@ -212,19 +207,19 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
         source="§3",
         says="Figure 1 provides a clear depiction of the incremental alignment with the respective attention SVM "
         f"solution as k increases: {symbol} {who}.",
-        inside=lambda n: asked(of(n)),
-        residual=lambda n: np.where(decided(of(n)) & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
+        **about,
+        residual=lambda runs: np.where(decided(runs) & runs.reached.any(axis=1), ~falling(tenfolds(runs)), np.nan),
     )
     return [towards, incremental]
 
 
-CELLS = [(setting, kind, way) for setting in SETTINGS for kind in KINDS for way in WAYS]
+CELLS = [(setting, kind, way) for setting in SETTINGS for kind in NAMES for way in WAYS]
 
 
 def _note(numbers: Table, setting: str, kind: str, way: str) -> str:
     runs = runs_of(numbers, setting, kind, way)
     return (
-        f"{NAMES[kind][0]} ({SETTINGS[setting]}, {WAYS[way]}): of {len(runs.own)} instances {int(runs.settled.sum())} "
+        f"{NAMES[kind]} ({SETTINGS[setting]}, {WAYS[way]}): of {len(runs.own)} instances {int(runs.settled.sum())} "
         f"settle on one token a sequence, {int(decided(runs).sum())} on locally optimal ones; "
         f"{int(runs.stationary.sum())} stop at a finite stationary point."
     )
@@ -235,7 +230,7 @@ def shown(numbers: Table, setting: str) -> int | None:
 
     Of the instances on which both flows have settled on the same tokens and arrived (1 − corr at most `ALIGNED`).
     """
-    W, KQ = (runs_of(numbers, setting, kind, "flow") for kind in KINDS)
+    W, KQ = (runs_of(numbers, setting, kind, "flow") for kind in NAMES)
     ready = np.all([decided(runs) & (runs.own <= ALIGNED) for runs in (W, KQ)], axis=0)
     ready &= (W.selection == KQ.selection).all(axis=(1, 2))
     rays = [ray.reshape(len(ready), -1) for ray in (W.frobenius, W.nuclear)]
@@ -260,7 +255,7 @@ def draw_plane(numbers: Table) -> Any:
         return new_figure(1, width=5.0, height=4.8)[0]
     figure, grid = new_grid(len(found), 2, width=10.0, height=4.7 * len(found))
     for axes, (setting, at) in zip(np.atleast_2d(grid), found, strict=True):
-        for axis, kind, symbol in zip(axes, KINDS, (r"$W$", r"$KQ^\top$"), strict=True):
+        for axis, kind, symbol in zip(axes, NAMES, (r"$W$", r"$KQ^\top$"), strict=True):
             x = r"first coordinate of $x_{it}$, " + symbol + r"$z_i$"
             dress(axis, f"{SETTINGS[setting]}, training {symbol}", x, "second coordinate")
             _draw(axis, numbers, setting, kind, at)

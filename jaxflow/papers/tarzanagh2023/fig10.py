@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,29 +20,18 @@ from jaxflow.papers.drawing import dress, row_means
 from jaxflow.papers.experiment import Dataset, Part, Rate, Table, common_rate, constants, register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.tarzanagh2023.programs import misalignment, solved, top_tokens
-from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, published_descent
+from jaxflow.papers.tarzanagh2023.protocol import ALIGNED, WAYS, explicit_flows, figure_key, published_descent
 from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape, varied
 from jaxflow.risk import EmpiricalRisk
 
-
-class Size(NamedTuple):
-    """Instances of one scale: `trials` for each (n, T) of `shapes`; every m of `columns` meets the same ones.
-
-    `length`: of the flow's path; `steps`: of the published descent.
-    """
-
-    trials: int
-    shapes: tuple[tuple[int, int], ...] = ((5, 5), (5, 10), (5, 15), (10, 5), (15, 5))
-    columns: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
-    d: int = 20
-    length: float = 60.0
-    steps: int = 2000
-
-
+SHAPES = ((5, 5), (5, 10), (5, 15), (10, 5), (15, 5))
+# `trials` instances for each (n, T) of `shapes`; every m of `columns` meets the same ones. `length`: of the flow's
+# path; `steps`: of the published descent.
+SIZE = Table(trials=50, shapes=SHAPES, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10), d=20, length=60.0, steps=2000)
 SIZES = {
-    "quick": Size(6, shapes=((5, 5), (5, 10), (10, 5)), columns=(1, 2, 4, 10), length=30.0),
-    "paper": Size(50, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
-    "large": Size(1000, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+    "quick": SIZE.replace(trials=6, shapes=((5, 5), (5, 10), (10, 5)), columns=(1, 2, 4, 10), length=30.0),
+    "paper": SIZE,
+    "large": SIZE.replace(trials=1000),
 }
 
 
@@ -61,7 +50,7 @@ def usable(runs: Table) -> Mask:
     return runs.settled & feasible(runs)
 
 
-Cell = tuple[Size, int, int, int]
+Cell = tuple[Table, int, int, int]
 
 
 def compute(run: Callable[..., Table], keys: Array, cell: Cell) -> Table:
@@ -77,7 +66,7 @@ def compute(run: Callable[..., Table], keys: Array, cell: Cell) -> Table:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(size: Size, n: int, T: int, keys: Any, m: Any) -> Any:
+def _start(size: Table, n: int, T: int, keys: Any, m: Any) -> Any:
     """Columns beyond m are zero in K and in Q: they stay so, and one compiled program serves every m."""
 
     def one(key: Any) -> Any:
@@ -92,7 +81,7 @@ def _start(size: Size, n: int, T: int, keys: Any, m: Any) -> Any:
 
 
 @eqx.filter_jit
-def _flow(size: Size, risks: Any, models: Any) -> Table:
+def _flow(size: Table, risks: Any, models: Any) -> Table:
     # Explicit steps cost about the square of the length: this many are enough for a length of 60.
     halfway = jnp.asarray([0.5 * size.length])
     paths = explicit_flows(risks, models, halfway, size.length, Weights(), rtol=1e-5, atol=1e-7, steps=20_000)
@@ -100,7 +89,7 @@ def _flow(size: Size, risks: Any, models: Any) -> Table:
 
 
 @eqx.filter_jit
-def _descent(size: Size, risks: Any, models: Any) -> Table:
+def _descent(size: Table, risks: Any, models: Any) -> Table:
     paths = eqx.filter_vmap(lambda risk, model: published_descent(risk, model, steps=size.steps))(risks, models)
     return eqx.filter_vmap(_measure)(risks, paths)
 
@@ -149,9 +138,7 @@ FIGURE10 = Dataset(
             },
             lambda scale: SIZES[scale].trials,
             block=50,
-            draw_from=lambda seed, cell: jax.random.fold_in(
-                jax.random.fold_in(jax.random.key(seed), 10), 100 * cell[1] + cell[2]
-            ),
+            draw_from=lambda seed, cell: jax.random.fold_in(figure_key(10)(seed), 100 * cell[1] + cell[2]),
             way="as a block",
         )
         for way, run in (("flow", _flow), ("descent", _descent))

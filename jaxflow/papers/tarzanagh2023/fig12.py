@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.experiment import Dataset, Statement, Sweep, Table, register, stacked
 from jaxflow.papers.tarzanagh2023 import concave
-from jaxflow.papers.tarzanagh2023.protocol import WAYS
+from jaxflow.papers.tarzanagh2023.protocol import WAYS, figure_key
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 TAUS = (3, 5, 7, 9)
@@ -56,13 +56,9 @@ def _exact(scale: str, key: Any) -> Table:
     return stacked(rows)
 
 
-def _draw_from(seed: int) -> Any:
-    return jax.random.fold_in(jax.random.key(seed), 12)
-
-
 # Heads and λ that satisfy (8), n = 1, T = d = 10: heads are drawn until τ·gap_τ/2 > gap_1, and λ uniformly between.
 FIGURE12 = Dataset(
-    "tarzanagh2023", "fig12", {**concave.parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)}
+    "tarzanagh2023", "fig12", {**concave.parts(_batches, figure_key(12)), "exact": Sweep(_exact, figure_key(12))}
 )
 
 

@@ -6,16 +6,15 @@ import numpy as np
 
 from jaxflow.papers.experiment import Statement, Table, register
 from jaxflow.papers.tarzanagh2023 import percent
-from jaxflow.papers.tarzanagh2023.percent import SYMBOLS, Size, dataset_of, interval, notes_of, tally
+from jaxflow.papers.tarzanagh2023.percent import SIZE, SYMBOLS, dataset_of, interval, notes_of, tally
 from jaxflow.papers.tarzanagh2023.shapes import varied
 from jaxflow.plots import draw_percentage_curves
 
-SETTINGS = ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20))
-
+PAPER = SIZE.replace(d=(4, 10, 20, 32, 64), settings=((5, 5), (10, 5), (20, 5), (5, 10), (5, 20)))
 SIZES = {
-    "quick": Size(trials=24, d=(5, 8), settings=((5, 5), (10, 5), (5, 10))),
-    "paper": Size(trials=500, d=(4, 10, 20, 32, 64), settings=SETTINGS),
-    "large": Size(trials=100_000, d=(4, 10, 20, 32, 64), settings=SETTINGS),
+    "quick": SIZE.replace(trials=24, d=(5, 8), settings=((5, 5), (10, 5), (5, 10))),
+    "paper": PAPER,
+    "large": PAPER.replace(trials=100_000),
 }
 
 FIGURE6 = dataset_of("fig6", SIZES)

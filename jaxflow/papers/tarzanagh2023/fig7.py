@@ -6,8 +6,9 @@ import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.papers.drawing import dress, quantile_band
-from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, register
-from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, OWN, PROGRAMS, among, both, rates, runs_of
+from jaxflow.papers.experiment import Mask, Statement, Table, common_rate, register
+from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, among, both, rates, runs_of
+from jaxflow.papers.tarzanagh2023.programs import NAMES, OWN, PROGRAMS
 from jaxflow.papers.tarzanagh2023.protocol import ALIGNED
 from jaxflow.plots.style import COLORS, ROUNDING, SYMBOLS, new_figure
 
@@ -31,29 +32,25 @@ SELECTED = Statement[Table](
 )
 
 
+def _going(runs: Table) -> Mask:
+    """Those that are still on their way."""
+    return among(runs, LOCAL) & (runs.last > REACHED)
+
+
 def _converges(kind: str, where: str, name: str) -> Statement[Table]:
-    def residual(numbers: Table) -> np.ndarray:
-        runs = runs_of(numbers, kind)
-        return np.where(among(runs, LOCAL), runs.last, np.nan)
-
-    def going(numbers: Table) -> Mask:
-        """Those that are still on their way."""
-        return residual(numbers) > REACHED
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        exponents = rates(runs_of(numbers, kind))[going(numbers)]
-        return common_rate(exponents, None, law="objective above the optimum against log t")
-
     return Statement(
         source=f"{SOURCE} {where}",
         says=f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[OWN[kind]]}.",
-        inside=lambda n: among(runs_of(n, kind), LOCAL + OPEN),
-        residual=residual,
+        of=lambda n: runs_of(n, kind),
+        inside=lambda runs: among(runs, LOCAL + OPEN),
+        residual=lambda runs: np.where(among(runs, LOCAL), runs.last, np.nan),
         bound=(ALIGNED, "1 − corr"),
         # What is far from a correlation of 1 is late, unless it points away.
         late=1.0,
-        limit=lambda n: bool(going(n).any()),
-        rate=rate,
+        limit=lambda runs: bool(_going(runs).any()),
+        rate=lambda runs, known: common_rate(
+            rates(runs)[_going(runs)], None, law="objective above the optimum against log t"
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from scipy.special import softmax
 from jaxflow.papers.drawing import dress, row_means, shade
 from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, common_rate, register
 from jaxflow.papers.tarzanagh2023 import concave
+from jaxflow.papers.tarzanagh2023.protocol import figure_key
 from jaxflow.plots.style import COLORS, ROUNDING, new_figure
 
 # "Consistently above 0.95", §6.1.
@@ -59,22 +60,18 @@ def _batches(scale: str, key: Any) -> Iterator[Table]:
         yield concave.draw_batch(T, D, keys, jnp.full(trials, lam))
 
 
-def _key_of(seed: int) -> Any:
-    return jax.random.fold_in(jax.random.key(seed), 9)
-
-
 # n = 1, T = d = 10, h(x) = v·x − λ‖x‖², ℓ(x) = −x, Y = 1.
 FIGURE9 = Dataset(
     "tarzanagh2023",
     "fig9",
-    concave.parts(_batches, _key_of)
+    concave.parts(_batches, figure_key(9))
     | {
         "flow": Part(
             lambda keys, lam: concave.flows(concave.draw_batch(T, D, keys, jnp.full(len(keys), lam))),
             lambda scale: {f"λ = {lam}": lam for lam in SIZES[scale][1]},
             lambda scale: SIZES[scale][0],
             block=100,
-            draw_from=lambda seed, cell: _key_of(seed),
+            draw_from=figure_key(9),
             way="as a block",
         )
     },

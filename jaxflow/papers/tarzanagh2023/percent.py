@@ -1,7 +1,6 @@
 """What figures 2, 5 and 6 share: studies of random instances, every outcome kept, and percentages of them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -81,14 +80,8 @@ Of = Callable[[Table], Curves]
 LISTED = 20
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much is computed: `trials` instances for each d, each of `settings` (n, T) and each parametrisation."""
-
-    trials: int
-    d: tuple[int, ...]
-    settings: tuple[tuple[int, int], ...] = ((5, 5),)
-    parametrizations: tuple[str, ...] = ("W", "KQ")
+# How much is computed: `trials` instances for each d, each of `settings` (n, T) and each parametrisation.
+SIZE = Table(trials=500, d=(2, 3, 4, 5, 6, 8, 10, 15, 20), settings=((5, 5),), parametrizations=("W", "KQ"))
 
 
 def table(numbers: Table, field: str = "outcome") -> np.ndarray:
@@ -103,7 +96,7 @@ def names(numbers: Table) -> list[str]:
     return [NAMES[str(name)] for name in numbers.grid.parametrization]
 
 
-def dataset_of(name: str, sizes: Mapping[str, Size], more: tuple[str, ...] = (), experiment: Any = None) -> Dataset:
+def dataset_of(name: str, sizes: Mapping[str, Table], more: tuple[str, ...] = (), experiment: Any = None) -> Dataset:
     """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study.
 
     `grid`: what is varied, `n`, `T` `(s,)`, `d` `(k,)`, `parametrization` `(p,)`, and the `score_gap`; `accepted`

@@ -12,6 +12,11 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.tarzanagh2023.protocol import SETTLED
 
+# Parametrisations and programs in the paper's words; the norm to whose program each parametrisation is biased.
+NAMES = {"combined": "W", "factored": "(K, Q)"}
+PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
+OWN = {"combined": "frobenius", "factored": "nuclear"}
+
 
 def best_of(data: TokenData, head: Any) -> Array:
     """The optimal tokens, Booleans in the shape of the logits."""

@@ -1,9 +1,11 @@
 """The published experiments' descent, and flows beside it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 from jaxtyping import Array
 
 from jaxflow._core import check_kind
@@ -29,6 +31,11 @@ FLOOR = 0.03
 WIDTH = 16
 # 1 − corr of a direction on its way, and as near as a finite length lets it: of factors it falls like a power of log t.
 ALIGNED = 0.05
+
+
+def figure_key(number: int) -> Callable[..., Any]:
+    """`draw_from` of a figure: the key of the seed with the figure's number folded in, the same for all cells."""
+    return lambda seed, *cell: jax.random.fold_in(jax.random.key(seed), number)
 
 
 def published_protocol(model: Any) -> dict[str, Any]:

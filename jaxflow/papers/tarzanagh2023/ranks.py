@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,10 @@ from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import numerical_rank
 from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.experiment import Dataset, Mask, Part, Statement, Table, checksum_key, constants, mapped, register
-from jaxflow.papers.tarzanagh2023.programs import feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.programs import PROGRAMS, feasible, optimal_program, solved
+from jaxflow.papers.tarzanagh2023.protocol import figure_key
 from jaxflow.papers.tarzanagh2023.shapes import panels_by_shape
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
-
-PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
+from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
 
 # Appendix F: a singular value counts above this, absolutely.
 RANK_ABOVE = 1e-7
@@ -26,24 +25,20 @@ RANK_ABOVE = 1e-7
 INSIDE = 1e-8
 
 
-class Size(NamedTuple):
-    """Instances of one scale: `trials` for each (n, T) of `shapes` and each d of `dimensions`."""
-
-    trials: int
-    shapes: tuple[tuple[int, int], ...] = ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15))
-    dimensions: tuple[int, ...] = (1, 2, 3, 4, 5, 10, 15, 20)
-
-
+SHAPES = ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15))
+# `trials` instances for each (n, T) of `shapes` and each d of `dimensions`.
+SIZE = Table(trials=100, shapes=SHAPES, dimensions=(1, 2, 3, 4, 5, 10, 15, 20))
 SIZES = {
-    "quick": Size(20, shapes=((5, 5), (10, 5)), dimensions=(1, 2, 4, 10)),
-    "paper": Size(100),
-    "large": Size(10_000),
+    "quick": SIZE.replace(trials=20, shapes=SHAPES[:2], dimensions=(1, 2, 4, 10)),
+    "paper": SIZE,
+    "large": SIZE.replace(trials=10_000),
 }
 # Of the check: d below and above n.
+CHECK_SIZE = Table(trials=200, shapes=((3, 4), (5, 5)), dimensions=(2, 3, 5, 8))
 CHECKED = {
-    "quick": Size(40, shapes=((3, 4),), dimensions=(2, 3, 5, 8)),
-    "paper": Size(200, shapes=((3, 4), (5, 5)), dimensions=(2, 3, 5, 8)),
-    "large": Size(5000, shapes=((3, 4), (5, 5)), dimensions=(2, 3, 5, 8)),
+    "quick": CHECK_SIZE.replace(trials=40, shapes=((3, 4),)),
+    "paper": CHECK_SIZE,
+    "large": CHECK_SIZE.replace(trials=5000),
 }
 
 # The program of a norm for instances of one size n, T, d, brought to the width of the widest.
@@ -74,7 +69,7 @@ def solve_all(keys: Array, cell: Cell) -> Table:
 
 
 @mapped(static=4)
-def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> Instance:
+def _draw_all(n: int, T: int, d: int, widest: int, key: Any) -> Table:
     return padded(instance(*random_tokens(key, n, T, d)), (n, T, widest))
 
 
@@ -98,7 +93,7 @@ def _solve_all(norm: str, data: TokenData, head: Any) -> Table:
     )
 
 
-def _dataset(name: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
+def _dataset(name: str, sizes: dict[str, Table], draw_from: Callable[[int], Any]) -> Dataset:
     def cells(norm: str, scale: str) -> dict[str, Cell]:
         size = sizes[scale]
         found = [(n, T, d) for n, T in size.shapes for d in size.dimensions]
@@ -116,13 +111,9 @@ def _dataset(name: str, sizes: dict[str, Size], draw_from: Callable[[int], Any])
     return Dataset("tarzanagh2023", name, parts)
 
 
-def _figure_key(seed: Any) -> Any:
-    return jax.random.fold_in(jax.random.key(seed), 4)
-
-
-RANKS = _dataset("fig4", SIZES, _figure_key)
+RANKS = _dataset("fig4", SIZES, figure_key(4))
 CHECK = _dataset(
-    "ranks", CHECKED, lambda seed: _figure_key(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30))
+    "ranks", CHECKED, lambda seed: figure_key(4)(jax.random.randint(checksum_key("ranks")(seed), (), 0, 2**30))
 )
 
 

@@ -62,16 +62,12 @@ DUAL_FORM = Dataset(
 
 def equation_66(row: int) -> Statement[Table]:
     """Of networks of one depth; a multiplier of the wrong sign counts as a whole."""
-
-    def residual(numbers: Table) -> np.ndarray:
-        pairs = numbers.pairs
-        return np.where(pairs.ok[row], np.where(pairs.least[row] > 0, pairs.error[row], 1.0), np.nan)
-
     return Statement(
         source="Equation (66)",
         says=f"Diagonal networks, L = {DEPTHS[row]}, exponential loss: β of the layers' flow and of the dual form at "
         f"log t = {END:g}; multipliers y_i r_i < 0 on the flow.",
-        residual=residual,
+        of=lambda n: n.pairs.at(row),
+        residual=lambda pairs: np.where(pairs.ok, np.where(pairs.least > 0, pairs.error, 1.0), np.nan),
         bound=(SAME, "relative distance of β"),
     )
 

@@ -91,14 +91,11 @@ def loss_vanishes(row: int) -> Statement[Table]:
     return Statement(
         source="Theorem 6",
         says=f"part 1, L = {STARTS[row][0]}: from {WHERE[STARTS[row][1]]} the loss tends to zero, for every α",
-        inside=lambda n: n.approaches.last[row] > 0,
-        residual=lambda n: np.where(n.approaches.followed[row], n.approaches.residual[row], np.nan),
+        of=lambda n: n.approaches.at(row),
+        inside=lambda found: found.last > 0,
+        residual=lambda found: np.where(found.followed, found.residual, np.nan),
         bound=(FITTED, "relative residual of the outputs"),
     )
-
-
-def _done(numbers: Table, row: int) -> np.ndarray:
-    return np.all(numbers.approaches.followed[row], axis=-1)
 
 
 def small_scale(row: int) -> Statement[Table]:
@@ -107,23 +104,23 @@ def small_scale(row: int) -> Statement[Table]:
     depth, scheme = STARTS[row]
     exact = scheme == "identity"
 
-    def residual(numbers: Table) -> np.ndarray:
-        error = numbers.approaches.error[row]
-        return np.where(_done(numbers, row), (error if exact else np.diff(error, axis=1)).max(axis=1), np.nan)
+    def residual(found: Table) -> np.ndarray:
+        largest = (found.error if exact else np.diff(found.error, axis=1)).max(axis=1)
+        return np.where(np.all(found.followed, axis=-1), largest, np.nan)
 
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        found = numbers.approaches
-        kept = _done(numbers, row) & (np.min(found.error[row], axis=1) > ROUNDING)
+    def rate(found: Table, known: np.ndarray) -> Rate | None:
+        kept = known & (np.min(found.error, axis=1) > ROUNDING)
         if not kept.any():
             return None
         # The largest of many scales is left out.
         count = max(3, found.alphas.shape[-1] - 1)
-        slopes, halves = power_laws(np.log(found.alphas[row][kept][:, -count:]), found.error[row][kept][:, -count:])
+        slopes, halves = power_laws(np.log(found.alphas[kept][:, -count:]), found.error[kept][:, -count:])
         return Rate(float(slopes.mean()), float(halves.max()), None, law="error against α")
 
     return Statement(
         source="Theorem 6",
         says=f"part 2, L = {depth}, {WHERE[scheme]}: as α → 0, β tends to the minimum l2-norm solution",
+        of=lambda n: n.approaches.at(row),
         residual=residual,
         bound=(ROUNDING, "error at any α" if exact else "growth of the error from one α to a smaller one"),
         rate=None if exact else rate,

@@ -21,9 +21,8 @@ from jaxflow.models import (
     LinearTensorNetwork,
     decomposition_of,
 )
-from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, register
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Dataset, Draw, Part, Statement, Table, common_rate, register
 from jaxflow.papers.independent import RTOL
-from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, random_decomposition, separable
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
@@ -253,20 +252,16 @@ def certified(row: int, source: str, says: str, **more: Any) -> Statement[Table]
 
 def decays(row: int) -> Statement[Table]:
     """The gap of the weights falls, with the exponent in log t that 1 − κ of the certified dual predicts."""
-
-    def exponents(numbers: Table) -> np.ndarray:
-        return _followed(numbers.limits, numbers.limits.exponent)[row]
-
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        return common_rate(exponents(numbers), numbers.limits.predicted[row], law="the weights' gap against log t")
-
     return Statement(
         source="beyond the paper",
         says=f"{KINDS[row]}, L = 2: what is left of slow coordinates decays like (log t)^−(1−κ)",
-        inside=_starts(row),
-        residual=lambda n: -exponents(n),
+        of=lambda n: n.limits.at(row),
+        inside=lambda limits: (limits.start > 0) | (row < DIAGONAL),
+        residual=lambda limits: -_followed(limits, limits.exponent),
         bound=(BELOW_ZERO, "minus the fitted exponent"),
-        rate=rate,
+        rate=lambda limits, known: common_rate(
+            _followed(limits, limits.exponent), limits.predicted, law="the weights' gap against log t"
+        ),
     )
 
 

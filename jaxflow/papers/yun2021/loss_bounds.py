@@ -18,7 +18,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
-from jaxflow.papers.experiment import Again, Dataset, Draw, Mask, Part, Statement, Table, register
+from jaxflow.papers.experiment import Again, Dataset, Draw, Part, Statement, Table, register
 from jaxflow.papers.independent import RTOL, least_norm
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
@@ -190,7 +190,7 @@ def over_printed(matrices: np.ndarray, start: np.ndarray, rate: float, times: np
     return float(np.max(values * (1.0 + rate * times) / initial)) - 1.0
 
 
-def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+def _printed_again(held: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("separable", at[1])
     X, y = (np.asarray(x) for x in separable(subkey(key, "data"), N, D))
     rows = y[:, None] * X
@@ -198,12 +198,12 @@ def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     if aim is None:
         return np.nan
     first = np.asarray(_first(key))
-    rate = numbers.separable.gap[at] / np.sum(aim**2)
+    rate = held.gap[at] / np.sum(aim**2)
     return over_printed(rows[:, None] * np.eye(D), np.stack([first, 2.0 * aim / first]), rate, TIMES)
 
 
-def _datum_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-    found = numbers.datum.at(at)
+def _datum_again(held: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    found = held.at(at)
     rate = found.gap * np.sum(found.matrix**2)
     return over_printed(found.matrix[None], found.layers, rate, NEAR / rate)
 
@@ -212,15 +212,12 @@ def bounded(
     of: Callable[[Table], Table], column: str, source: str, says: str, again: Again[Table] | None = None
 ) -> Statement[Table]:
     """That a loss stays below a bound where λ > 0; below one that is `printed`, from starts with L(0) < 1."""
-
-    def inside(numbers: Table) -> Mask:
-        return (of(numbers).gap > 0) & (of(numbers).start < 1.0 if column == "printed" else True)
-
     return Statement(
         source=source,
         says=says,
-        inside=inside,
-        residual=lambda n: np.where(of(n).ok, getattr(of(n), column) - 1.0, np.nan),
+        of=of,
+        inside=lambda part: (part.gap > 0) & (part.start < 1.0 if column == "printed" else True),
+        residual=lambda part: np.where(part.ok, getattr(part, column) - 1.0, np.nan),
         bound=(ABOVE, "loss/bound − 1"),
         again=again,
     )

@@ -14,13 +14,11 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.experiment import Dataset, Part, Rate, Statement, Table, common_rate, power_laws, register
 from jaxflow.papers.yun2021.flows import classification, separable
-from jaxflow.papers.yun2021.limit_directions import network_of
+from jaxflow.papers.yun2021.limit_directions import SIZES, network_of
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
 
-# Points n in d dimensions at each scale.
-SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
 TRIALS = {"quick": 3, "paper": 50, "large": 500}
 NAMES = ("fully connected", "diagonal, L = 2", "diagonal, L = 3", "convolutional")
 SAVES = 48
@@ -74,12 +72,10 @@ def converges(row: int) -> Statement[Table]:
     """Closer to the end at three quarters of the path than at half of it; one that turns away may come back, unless
     it turns by a right angle."""
 
-    def residual(numbers: Table) -> np.ndarray:
-        drift = numbers.paths.drift[row]
-        return np.where(numbers.paths.ok[row], drift[:, (3 * SAVES) // 4] - drift[:, SAVES // 2], np.nan)
+    late, middle = (3 * SAVES) // 4, SAVES // 2
 
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        drift, sizes = numbers.paths.drift[row][known], numbers.paths.sizes[row][known]
+    def rate(paths: Table, known: np.ndarray) -> Rate | None:
+        drift, sizes = paths.drift[known], paths.sizes[known]
         # Neither early, nor rounding, nor near the end, to which they are compared.
         use = (drift > 1e-14) & (sizes > 2.0) & (drift < 0.3) & (sizes < sizes[:, -1:] - 2.0)
         fitted, half = power_laws(sizes, drift, use, least=5)
@@ -88,7 +84,8 @@ def converges(row: int) -> Statement[Table]:
     return Statement(
         source="Remark 1",
         says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
-        residual=residual,
+        of=lambda n: n.paths.at(row),
+        residual=lambda paths: np.where(paths.ok, paths.drift[:, late] - paths.drift[:, middle], np.nan),
         bound=(SAME, "1 − cos at three quarters of the path minus that at half"),
         rate=rate,
         late=1.0,

@@ -169,8 +169,9 @@ def closed_form(row: int) -> Statement[Table]:
     return Statement(
         source="Theorem 5",
         says=f"{NETWORKS[row]} network, L = 2, n = 1: both layers' limit points in closed form, α from 1e-4 to 10",
-        inside=lambda n: n.ends.slack[row] > 0,
-        residual=lambda n: np.where(n.ends.followed[row], n.ends.error[row], np.nan),
+        of=lambda n: n.ends.at(row),
+        inside=lambda ends: ends.slack > 0,
+        residual=lambda ends: np.where(ends.followed, ends.error, np.nan),
         bound=(CLOSED, "relative distance of the layers"),
     )
 
@@ -196,14 +197,13 @@ PARALLEL_LIMIT = Statement[Table](
 )
 
 
-def _last(numbers: Table, row: int) -> np.ndarray:
+def _last(turns: Table) -> np.ndarray:
     """The last distances of v_1, v_2 and β, `(b, 3)`; NaN where the singular gap does not allow the accuracy.
 
     ‖β‖ to half the power s₂/s₁ − 1 must be below it, with a factor for constants; else the end decides nothing.
     """
-    turns = numbers.turns
-    allowed = 0.5 * turns.rate[row] * turns.sizes[row][:, -1] < np.log(DIRECTION) - 5.0
-    return np.where((turns.ok[row] & allowed)[:, None], turns.errors[row][:, -1], np.nan)
+    allowed = 0.5 * turns.rate * turns.sizes[:, -1] < np.log(DIRECTION) - 5.0
+    return np.where((turns.ok & allowed)[:, None], turns.errors[:, -1], np.nan)
 
 
 def aligned(row: int) -> Statement[Table]:
@@ -211,8 +211,9 @@ def aligned(row: int) -> Statement[Table]:
     return Statement(
         source="Theorem 3",
         says=f"convolutional network, filters of length {LENGTHS[row]}: directions of v_1, v_2 and β, signs included",
-        inside=lambda n: n.turns.slack[row] > 0,
-        residual=lambda n: _last(n, row).max(axis=1),
+        of=lambda n: n.turns.at(row),
+        inside=lambda turns: turns.slack > 0,
+        residual=lambda turns: _last(turns).max(axis=1),
         bound=(DIRECTION, "distance of unit vectors"),
     )
 
@@ -220,10 +221,9 @@ def aligned(row: int) -> Statement[Table]:
 def named(row: int) -> Statement[Table]:
     """Corollary 4: the direction in closed form, for filters of one or two entries."""
 
-    def off(numbers: Table) -> np.ndarray:
-        aim = (numbers.turns.datum, numbers.turns.filtered)[row][row]
-        last = _last(numbers, row)[:, 2]
-        return np.where(np.isnan(last), np.nan, np.maximum(aim, last))
+    def off(turns: Table) -> np.ndarray:
+        last = _last(turns)[:, 2]
+        return np.where(np.isnan(last), np.nan, np.maximum((turns.datum, turns.filtered)[row], last))
 
     return Statement(
         source="Corollary 4",
@@ -231,7 +231,8 @@ def named(row: int) -> Statement[Table]:
             "k_1 = 1: β converges in direction to yx",
             "k_1 = 2: β converges in direction to 2yx ± (y←x + y→x) by the sign of the autocorrelation",
         )[row],
-        inside=lambda n: n.turns.slack[row] > 0,
+        of=lambda n: n.turns.at(row),
+        inside=lambda turns: turns.slack > 0,
         residual=off,
         bound=(DIRECTION, "distance of unit vectors"),
     )
@@ -241,23 +242,22 @@ def decays(row: int, product: bool) -> Statement[Table]:
     """How what is left of the second singular component falls with ‖β‖: in ρ, the `product`, or in β."""
     share = 1.0 if product else 0.5
 
-    def exponents(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
-        turns = numbers.turns
-        errors, sizes = turns.second[row] if product else turns.errors[row][:, :, 2], turns.sizes[row]
+    def exponents(turns: Table) -> tuple[np.ndarray, np.ndarray]:
+        errors, sizes = turns.second if product else turns.errors[:, :, 2], turns.sizes
         return power_laws(sizes, errors, (errors < 1e-2) & (errors > 1e-9) & np.isfinite(sizes), least=5)
 
-    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        aims = -share * np.asarray(numbers.turns.rate[row])
-        fitted, half = exponents(numbers)
-        return common_rate(-fitted, aims, half=half, bias=FITTED, law="what is left against ‖β‖")
+    def rate(turns: Table, known: np.ndarray) -> Rate | None:
+        fitted, half = exponents(turns)
+        return common_rate(-fitted, -share * turns.rate, half=half, bias=FITTED, law="what is left against ‖β‖")
 
     what = "ρ, the product of both layers' second components," if product else "β, in which mixed products remain,"
     power = "‖β‖^(s_2/s_1 − 1)" if product else "‖β‖^((s_2/s_1 − 1)/2)"
     return Statement(
         source="Theorem 3",
         says=f"filters of length {LENGTHS[row]}: the rest of {what} decays like {power}, exponents fitted",
-        inside=lambda n: n.turns.slack[row] > 0,
-        residual=lambda n: np.abs(exponents(n)[0] - share * np.asarray(n.turns.rate[row])),
+        of=lambda n: n.turns.at(row),
+        inside=lambda turns: turns.slack > 0,
+        residual=lambda turns: np.abs(exponents(turns)[0] - share * turns.rate),
         bound=(FITTED, "fitted − predicted exponent"),
         rate=rate,
     )

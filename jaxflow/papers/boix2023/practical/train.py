@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from jaxflow._core import require, unknown_name
+from jaxflow.papers.table import Table
 
 
 class Recipe(NamedTuple):
@@ -78,14 +79,6 @@ def text_batches(tokens: Any, length: int) -> Draw:
     return draw
 
 
-class Progress(NamedTuple):
-    """`steps` `(m,)` at which was measured; `losses` `(m, runs)`; `measured`: a pytree with leading axes m, runs."""
-
-    steps: np.ndarray
-    losses: np.ndarray
-    measured: Any
-
-
 def optimizer_of(recipe: Recipe) -> optax.GradientTransformation:
     """**Raises:** `ValueError` with the nearest name."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, recipe.rate, recipe.warmup, recipe.steps)
@@ -106,12 +99,15 @@ def train(
     *,
     folder: Path | str | None = None,
     say: Callable[[str], None] = print,
-) -> Progress:
+) -> Table:
     """Trains a batch of models of one shape, each by its own batches, and measures at the given steps.
 
     **Arguments:** `models`: arrays with a leading axis of runs; `keys`: of each run's batches, of which step s takes
     `fold_in(key, s)`; `measure(model, initial model)`; `at`: increasing steps, the last at most `recipe.steps`;
     `folder`: for checkpoints; a run that finds some of its own there continues, exactly as if it had not stopped.
+
+    **Returns:** `steps` `(m,)` at which was measured; `losses` `(m, runs)`; `measured`: a pytree with leading axes m,
+    runs.
 
     **Raises:** `ValueError` for a checkpoint of another recipe.
     """
@@ -154,7 +150,8 @@ def train(
             _save(store, recipe, begin, params, state, done)
     kept = [entry for entry in done if entry[0] in at]
     measured = jax.tree.map(lambda *x: np.stack(x), *[entry[2] for entry in kept])
-    return Progress(np.array([e[0] for e in kept]), np.stack([e[1] for e in kept]), measured)
+    steps, losses = np.array([entry[0] for entry in kept]), np.stack([entry[1] for entry in kept])
+    return Table(steps=steps, losses=losses, measured=measured)
 
 
 def _save(store: Path, recipe: Recipe, step: int, params: Any, state: Any, done: list[Any]) -> None:

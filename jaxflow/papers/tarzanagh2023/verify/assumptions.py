@@ -31,7 +31,7 @@ SOLVED = 1e-7
 SEPARATING = ((2, 3, 6), (3, 4, 6))
 
 
-def _instances(scale: str, key: Any) -> list[tuple[draws.Instance, Array]]:
+def _instances(scale: str, key: Any) -> list[tuple[Table, Array]]:
     return [_separating(*sizes, keys_of(key, 1000 + k, TRIALS[scale])) for k, sizes in enumerate(SEPARATING)]
 
 
@@ -61,7 +61,7 @@ def _support(key: Array, d: Any) -> Table:
 
 
 @mapped(static=3)
-def _separating(n: int, T: int, d: int, key: Array) -> tuple[draws.Instance, Array]:
+def _separating(n: int, T: int, d: int, key: Array) -> tuple[Table, Array]:
     data, head = random_tokens(key, n, T, d)
     given = draws.instance(data, head)
     margins = draws.margins_of(data, given.target, -draws.gradient_of(data, head, given.start))

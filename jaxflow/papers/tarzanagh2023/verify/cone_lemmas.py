@@ -72,7 +72,7 @@ def _global(key: Array) -> Table:
     gaps = draws.gaps_of(data, head, best, theta)
     usable = solved(solution.result.value) & (size > 0) & (mu > 0)
     mu = jnp.where(usable, mu, 1.0)
-    bound = gaps.radius(mu, theta, T)
+    bound = draws.radius(gaps, mu, theta, T)
     # Between two members of S_μ, so that it is one; of norm ‖W^mm‖.
     V = aim + jax.random.uniform(key_V) * (U - aim)
     V = V / (theta * jnp.linalg.norm(V))
@@ -181,20 +181,16 @@ SIZES = f"n = {N}, T = {T}, d = {D}"
 def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """⟨∇L, W/‖W‖⟩ against ⟨∇L, W^mm/‖W^mm‖⟩."""
 
-    def pi(numbers: Table) -> np.ndarray:
+    def pi(cone: Table) -> np.ndarray:
         """Of each instance at each norm."""
-        return np.maximum(of(numbers).ratio - 1.0, 0.0)
+        return np.maximum(cone.ratio - 1.0, 0.0)
 
-    def needed(numbers: Table) -> np.ndarray:
+    def needed(cone: Table) -> np.ndarray:
         """The largest π at each norm."""
-        return pi(numbers)[inside(of(numbers))].max(axis=0, initial=0.0)
+        return pi(cone)[inside(cone)].max(axis=0, initial=0.0)
 
-    def residual(numbers: Table) -> np.ndarray:
-        # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
-        return pi(numbers)[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        largest_pi = needed(numbers)
+    def rate(cone: Table, known: Mask) -> Rate | None:
+        largest_pi = needed(cone)
         seen = largest_pi > ROUNDING
         if seen.sum() < 3:
             return None
@@ -204,8 +200,10 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> S
     return Statement(
         source=source,
         says=f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, {SIZES}",
-        inside=lambda n: inside(of(n)),
-        residual=residual,
+        of=of,
+        inside=inside,
+        # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
+        residual=lambda cone: pi(cone)[:, -1] / (2.0 * needed(cone)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING),
         bound=(1.0, f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before"),
         # It may fall like 1/R further out, unless it is above the largest before.
         late=0.5 * FACTORS[-1] / FACTORS[-2],
@@ -216,9 +214,8 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> S
 def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """−⟨∇L(W), V⟩ against the bounds of a proof."""
 
-    def residual(numbers: Table) -> np.ndarray:
+    def residual(cone: Table) -> np.ndarray:
         """The shares of the lower bound in it, and of it in the upper; +inf where it is not positive."""
-        cone = of(numbers)
         not_positive = cone.push <= 0
         push = np.where(not_positive, 1.0, cone.push)
         return np.where(not_positive, np.inf, np.maximum(cone.lower / push, push / cone.upper)).max(axis=-1)
@@ -227,7 +224,8 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> 
         source=source,
         says=f"−⟨∇L(W), V⟩ lies between the bounds of the proof, so that there is no stationary point, {where}, "
         f"{SIZES}",
-        inside=lambda n: inside(of(n)),
+        of=of,
+        inside=inside,
         residual=residual,
         bound=(1.0 + ROUNDING, "lower bound / −⟨∇L, V⟩ / upper bound, each at most 1"),
     )

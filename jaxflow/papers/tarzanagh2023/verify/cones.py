@@ -1,7 +1,7 @@
 r"""Lemma 5 (Lemma 16): $W^{mm}_\alpha\in\mathrm{cone}_\varepsilon(\alpha)$ for small ε iff α is locally optimal."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,11 @@ from jaxtyping import Array
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Draw, Table, joined, keys_of, register, swept
+from jaxflow.papers.experiment import Again, Draw, Mask, Statement, Table, joined, keys_of, register, swept
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
-from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.programs import solved
 from jaxflow.papers.tarzanagh2023.verify.instances import CHOICES, masks, programs_of, random_instance
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
-
-X = TypeVar("X")
 
 TRIALS = {"quick": 3, "paper": 20, "large": 300}
 DIMENSIONS = (4, 6)
@@ -106,29 +103,27 @@ CONES = swept("tarzanagh2023", "cones", choices=compute)
 def in_cone(
     source: str,
     says: str,
-    choices: Callable[[X], Table],
+    choices: Callable[[Any], Table],
     group: Callable[[Table], Mask],
-    chosen: Callable[[X, Draw, int], tuple[Tokens, np.ndarray]],
+    chosen: Callable[[Table, Draw, int], tuple[Tokens, np.ndarray]],
     member: bool = True,
-) -> Statement[X]:
+) -> Statement[Table]:
     """Of the choices of a group: a member of the cone has a depth above zero, the others none for any ε > 0.
 
     `choices`: columns of `choices_of`; `chosen`: the data of one of them and its tokens, drawn again.
     """
+    sign = -1.0 if member else 1.0
 
-    def residual(numbers: X) -> np.ndarray:
-        found = choices(numbers)
-        # Out of the cone for all ε: the depth is at most zero, to the rounding of margins.
-        return np.where(decided(found), -found.depth if member else found.depth, np.nan)
-
-    def again(numbers: X, draw: Draw, at: tuple[int, ...]) -> float:
-        return (-1.0 if member else 1.0) * depth_again(*chosen(numbers, draw, at[0]))
+    def again(found: Table, draw: Draw, at: tuple[int, ...]) -> float:
+        return sign * depth_again(*chosen(found, draw, at[0]))
 
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: group(choices(n)),
-        residual=residual,
+        of=choices,
+        inside=group,
+        # Out of the cone for all ε: the depth is at most zero, to the rounding of margins.
+        residual=lambda found: np.where(decided(found), sign * found.depth, np.nan),
         bound=(
             -np.nextafter(CLEAR, 1.0) if member else SUPPORT,
             "−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
@@ -141,8 +136,7 @@ def _lemma5(says: str, group: Callable[[Table], Mask], member: bool = True) -> S
     return in_cone("Lemma 5", says, lambda n: n.choices, group, _chosen, member)
 
 
-def _chosen(numbers: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
-    found = numbers.choices
+def _chosen(found: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     d = int(found.d[at])
     given = random_instance(keys_of(draw.key("choices"), d, TRIALS[draw.scale])[int(found.trial[at])], d)
     return tokens_of(given.data, given.head), CHOICES[found.choice[at]]

@@ -17,8 +17,9 @@ from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
+from jaxflow.papers.tarzanagh2023.verify.assumptions import SEPARATING
 from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, converges, follow_all
-from jaxflow.papers.verdicts import Rate, common_rate
+from jaxflow.papers.verdicts import common_rate
 
 # Six flows for each instance, in batches of 32.
 TRIALS = {"quick": 16, "paper": 64, "large": 1024}
@@ -27,8 +28,7 @@ STEPS = {"quick": 10_000, "paper": 100_000, "large": 4_000_000}
 LATER = {"quick": 1_000_000, "paper": 10_000_000, "large": 40_000_000}
 # Theorem 3: (n, T, d) of Assumption B.1, where few tokens in many dimensions all are support vectors, and of B.2.
 GROWING = {"B.1": (2, 3, 10), "B.2": (3, 3, 3)}
-# Theorem 6, as in the check by the flow; descent that goes before the flow.
-SEPARATING = ((2, 3, 6), (3, 4, 6))
+# Descent that goes before the flow, of Theorem 6 at the sizes of the check by the flow.
 LEAD = {"quick": 500, "paper": 5_000, "large": 50_000}
 # First steps: far below the bound, at it, and as large as step 3 of the proof requires.
 FIRST = ("1/L_W", "1/‖W^mm‖", "R_μ/‖∇L(0)‖")
@@ -126,12 +126,12 @@ def _separating(shape: tuple[int, int, int], key: Array) -> Table:
     slope = jnp.linalg.norm(down)
     mu = jnp.min(margins) / slope / theta
     gaps = draws.gaps_of(data, head, best, theta)
-    bound = gaps.radius(jnp.where(holds, mu, 1.0), theta, T)
+    bound = draws.radius(gaps, jnp.where(holds, mu, 1.0), theta, T)
     first = jnp.stack([1.0 / draws.smoothness(data, head), theta, bound / slope])
     # (63a): does −∇L separate all tokens anywhere in the cone? At a point of it, half of the way out to a random one.
     line, margin, out = draws.way_out(data, best, solution.primal * theta, jax.random.normal(key_V, (d, d)), 40)
     point, least = line[out // 2], margin[out // 2] / theta
-    far = gaps.radius(least, theta, T)
+    far = draws.radius(gaps, least, theta, T)
     there = -draws.gradient_of(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
     return Table(
         solved=solved(solution.result.value),
@@ -177,24 +177,22 @@ def grows(name: str) -> Statement[Table]:
     """Of one assumption."""
     cell, (n, T, d) = list(GROWING).index(name), GROWING[name]
 
-    def residual(numbers: Table) -> np.ndarray:
-        falls, rises = last(numbers.growing.at(cell))
+    def residual(growing: Table) -> np.ndarray:
+        falls, rises = last(growing)
         # A start that is still on its way is not at rest: only a gradient that falls while the norm does not grow is.
         return np.where((falls <= FALL) & (rises <= 0), np.inf, falls)
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        one = numbers.growing.at(cell)
-        exponents = -np.log10(last(one)[0][one.inside])
-        return common_rate(exponents, 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k")
 
     return Statement(
         source="Theorem 3",
         says=f"descent with η = 1/L_W from random W(0), Assumption {name}, n = {n}, T = {T}, d = {d}: ‖∇L(W(k))‖ → 0 "
         "and ‖W(k)‖ → ∞",
-        inside=lambda n: n.growing.inside[cell],
+        of=lambda n: n.growing.at(cell),
+        inside=lambda growing: growing.inside,
         residual=residual,
         bound=(FALL, "‖∇L‖ over its value at a tenth of the steps"),
-        rate=rate,
+        rate=lambda growing, known: common_rate(
+            -np.log10(last(growing)[0][growing.inside]), 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k"
+        ),
         # The gradient has not fallen at all.
         late=1.0,
     )

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.models import token_scores
-from jaxflow.papers.experiment import Draw, Part, Table, checksum_key, keys_of, mapped, register, swept
+from jaxflow.papers.experiment import Draw, Part, Table, checksum_key, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import best_rows, flow, least_norm, misaligned, tokens_of
 from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
@@ -46,9 +46,9 @@ def _random(n: int, T: int, d: int, anywhere: bool, key: Array) -> Any:
     return draws.padded(draws.instance(tokens, head, start))
 
 
-def explicit_instance() -> draws.Instance:
+def explicit_instance() -> Table:
     """From zero, towards the optimal tokens, as a batch of one."""
-    return draws.stack([draws.padded(draws.instance(*draws.explicit_case()))])
+    return stacked([draws.padded(draws.instance(*draws.explicit_case()))])
 
 
 def _explicit(scale: str, key: Any) -> Table:
@@ -132,8 +132,7 @@ def random_data(number: int) -> Statement[Table]:
     """Of one cell."""
     n, T, d, anywhere = CELLS[number]
 
-    def residual(numbers: Table) -> np.ndarray:
-        ends = numbers.cells.at(number)
+    def residual(ends: Table) -> np.ndarray:
         right = flows.has_program(ends) & ends.selected & (ends.misaligned <= flows.ALIGNED)
         # An optimal token without attention may get it back late: only a certified limit is wrong. Tokens of equal
         # scores exert no force on each other: where one of them is selected, the limit is in general not that of the
@@ -141,7 +140,7 @@ def random_data(number: int) -> Statement[Table]:
         lost = flows.has_program(ends) & (ends.target_attention < flows.UNSELECTED)
         return flows.distance(ends, lost & (flows.certified(ends) | (ends.lost_gap <= flows.CERTIFIED)), right)
 
-    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(ends: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
         return flows.limit_again(_random(*CELLS[number], key[None]))
 
@@ -149,7 +148,8 @@ def random_data(number: int) -> Statement[Table]:
     return Statement(
         source="Theorem 4",
         says=f"random data with equal scores, n = {n}, T = {T}, d = {d}, {start}: the flow",
-        inside=lambda n: flows.has_program(n.cells.at(number)),
+        of=lambda n: n.cells.at(number),
+        inside=flows.has_program,
         residual=residual,
         bound=(flows.ALIGNED, "1 − corr with W^mm"),
         again=Again(flows.FLOWS, again, flows.PROGRAMS),

@@ -16,7 +16,7 @@ from jaxflow.models import token_scores
 from jaxflow.papers.experiment import Dataset, Sweep, checksum_key, keys_of, mapped, numpy_generator, register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, unit_data
+from jaxflow.papers.tarzanagh2023.verify.instances import instance, unit_data
 
 # (n, T): the bound is n, T − 1, or both.
 SIZES = ((3, 3), (5, 3), (3, 6), (5, 6), (6, 4))
@@ -48,7 +48,7 @@ def compute(scale: str, key: Any) -> Table:
 
 
 @mapped(axes=(None, None, None, None, 0))
-def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Instance:
+def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Table:
     """Unit-sphere instances with a batch of targets each, in `SHAPE`; sizes are traced, one program for all.
 
     As in `padded`: further coordinates are zero, further tokens hidden, further sequences of one token.
@@ -66,12 +66,12 @@ def _draw(n: Any, T: Any, d: Any, self_attention: Any, key: Array) -> Instance:
     choices = jax.random.randint(key_choice, (CHOICES, wide_n), 0, jnp.where(real, T, 1)[None, :])
     targets = jnp.concatenate([best[None], jax.nn.one_hot(choices, wide_T, dtype=bool)])
     start = jnp.zeros((wide_d, wide_d))
-    return jax.vmap(lambda target: Instance(data, head, start, target))(targets)
+    return jax.vmap(lambda target: instance(data, head, start, target))(targets)
 
 
 @mapped()
-def _solve(targets: Instance) -> Table:
-    def one(given: Instance) -> Table:
+def _solve(targets: Table) -> Table:
+    def one(given: Table) -> Table:
         solution = solve(attention_svm(given.data, given.target, "frobenius"))
         return Table(
             result=solution.result.value,
@@ -121,17 +121,12 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
     """Of the optimal tokens or of random choices; a proof that there is no solution contradicts."""
     pick = slice(0, 1) if optimal else slice(1, None)
 
-    def of(numbers: Table) -> Table:
-        return numbers.programs.at(numbers.programs.kind == kind)
-
-    def inside(numbers: Table) -> Mask:
-        one = of(numbers)
+    def inside(one: Table) -> Mask:
         # Cells at the bound of the theorems or above.
         above = one.d >= np.maximum(one.T - 1, one.n)
         return np.broadcast_to(above[:, None, None], one.result[:, :, pick].shape)
 
-    def residual(numbers: Table) -> np.ndarray:
-        one = of(numbers)
+    def residual(one: Table) -> np.ndarray:
         # Positive margins are all that is said: separated without a solution to the tolerance has no gap.
         gap = np.where(one.result == ProgramResult.optimal.value, one.gap, 0.0)
         infeasible = one.result == ProgramResult.infeasible.value
@@ -142,6 +137,7 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
     return Statement(
         source="Theorem 1" if optimal else "Theorem 8",
         says=f"(Att-SVM) of {tokens} is feasible for d ≥ max(T − 1, n), {queries}; d from one below to one above",
+        of=lambda n: n.programs.at(n.programs.kind == kind),
         inside=inside,
         residual=residual,
         bound=(SOLVED, "duality gap"),

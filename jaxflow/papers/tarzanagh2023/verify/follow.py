@@ -18,7 +18,6 @@ from jaxflow.models import CombinedAttention
 from jaxflow.papers.experiment import Again, Mask, Statement, Table, joined
 from jaxflow.papers.independent import limit_apart, tokens_of
 from jaxflow.papers.tarzanagh2023.programs import misalignment, solved
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
 
 # Instances a call: a wider batch waits longer for its slowest member.
@@ -61,7 +60,7 @@ def distance(ends: Table, wrong: Mask, right: Mask | None = None) -> np.ndarray:
     return np.where((reached(ends) if right is None else right) | wrong, ends.misaligned, np.nan)
 
 
-def follow(instances: Instance) -> Table:
+def follow(instances: Table) -> Table:
     r"""Where the flows of a batch of instances of shape `SHAPE` end, one axis.
 
     - `outcome`: how the limit ended (`Outcome`).
@@ -82,7 +81,7 @@ def follow(instances: Instance) -> Table:
     late = (found.outcome == Outcome.undecided.value) & ~settled
     if late.any():
         rest = jax.tree.map(lambda x: x[late], instances)
-        more = _batches(Instance(rest.data, rest.head, jnp.asarray(found.weights[late]), rest.target))
+        more = _batches(rest.replace(start=jnp.asarray(found.weights[late])))
         # A flow that is followed too far has nothing left to say; what was known of it stays.
         kept = more.flow_gap <= CERTIFIED
         for name, values in more.at(kept).named.items():
@@ -90,13 +89,13 @@ def follow(instances: Instance) -> Table:
     return Table({name: column for name, column in found.named.items() if name != "weights"})
 
 
-def follow_all(parts: Sequence[Instance]) -> Table:
+def follow_all(parts: Sequence[Table]) -> Table:
     """`follow` for several batches of one size in one queue, so that no call goes half empty: `(parts, b)`."""
     ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
     return ends.split(len(parts), -1)
 
 
-def _batches(instances: Instance) -> Table:
+def _batches(instances: Table) -> Table:
     """Blocks of `WIDTH`, one after another, the last filled up with copies."""
     total = instances.head.shape[0]
     parts = []
@@ -109,11 +108,11 @@ def _batches(instances: Instance) -> Table:
 
 
 @eqx.filter_jit
-def _block(instances: Instance) -> Table:
+def _block(instances: Table) -> Table:
     return jax.vmap(_one)(instances)
 
 
-def _one(given: Instance) -> Table:
+def _one(given: Table) -> Table:
     model = CombinedAttention(given.start, given.head)
     limit = find_limit(EmpiricalRisk(given.data, Logistic()), model, throw=False)
     aim = solve(attention_svm(given.data, given.target, "frobenius"))
@@ -131,7 +130,7 @@ def _one(given: Instance) -> Table:
     )
 
 
-def _without_lost(given: Instance, final: Any, attention: Array) -> Array:
+def _without_lost(given: Table, final: Any, attention: Array) -> Array:
     r"""The flow's gap for (Att-SVM) of the target tokens of those sequences alone that select them.
 
     Where all other tokens have the same score, a sequence that has lost its target has no constraint: its
@@ -169,7 +168,7 @@ def converges(
     )
 
 
-def limit_again(batch: Instance) -> float:
+def limit_again(batch: Table) -> float:
     """1 − corr of the limit of the first instance with W^mm of the target, by NumPy and SciPy."""
     given = jax.tree.map(lambda x: x[0], batch)
     target = np.argmax(np.asarray(given.target), axis=1)

@@ -12,9 +12,8 @@ from scipy.optimize import approx_fprime
 
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, swept
+from jaxflow.papers.experiment import BELOW_ZERO, Again, Draw, Statement, Table, keys_of, mapped, register, swept
 from jaxflow.papers.independent import Tokens, attention, best_rows, descent_direction, least_norm, tokens_of
-from jaxflow.papers.statement import BELOW_ZERO, Again, Statement
 from jaxflow.papers.tarzanagh2023.concave import target
 from jaxflow.papers.tarzanagh2023.programs import cosine, feasible, optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, scaled_gradient_of

@@ -2,13 +2,12 @@
 
 import itertools
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
@@ -23,24 +22,16 @@ from jaxflow.risk import EmpiricalRisk
 SHAPE = (5, 5, 6)
 
 
-class Instance(eqx.Module):
-    """Data, linear head, a start W(0), and the tokens that a statement says are selected."""
-
-    data: TokenData
-    head: Float[Array, "*b d"]
-    start: Float[Array, "*b d d"]
-    target: Bool[Array, "*b n T"]
-
-
-def instance(data: TokenData, head: Float[Array, " d"], start: Any = None, target: Any = None) -> Instance:
-    """By default the start is zero and the target the optimal tokens."""
+def instance(data: TokenData, head: Float[Array, " d"], start: Any = None, target: Any = None) -> Table:
+    """`data`, linear `head`, a `start` W(0) `(d, d)`, and the `target` tokens `(n, T)` that a statement says are
+    selected. By default the start is zero and the target the optimal tokens."""
     d = data.tokens.shape[-1]
     start = jnp.zeros((d, d)) if start is None else start
     target = optimal_tokens(token_scores(data, head), data.visible) if target is None else target
-    return Instance(data, head, start, target)
+    return Table(data=data, head=head, start=start, target=target)
 
 
-def padded(given: Instance, shape: tuple[int, int, int] = SHAPE) -> Instance:
+def padded(given: Table, shape: tuple[int, int, int] = SHAPE) -> Table:
     """The same problem in a larger shape `(n, T, d)`, so that one compiled flow serves all sizes.
 
     Added coordinates are zero and added tokens hidden. Added sequences see one token only: they neither
@@ -58,7 +49,7 @@ def padded(given: Instance, shape: tuple[int, int, int] = SHAPE) -> Instance:
         jnp.pad(given.data.labels, rows, constant_values=1.0),
         visible | (added & first),
     )
-    return Instance(
+    return instance(
         data,
         jnp.pad(given.head, (0, more_d)),
         jnp.pad(given.start, ((0, more_d), (0, more_d))),
@@ -154,26 +145,20 @@ def margins_of(data: TokenData, selection: Array, W: Array) -> Array:
     return jnp.where(selection, jnp.inf, own - logits)
 
 
-class Gaps(NamedTuple):
-    """What (59) is made of: how far the optimal tokens score above the second-best and above the worst ones of their
-    sequences, `(n,)` each; and A, the largest ‖x_it − x_iτ‖‖z_i‖ or ‖z_i‖ times ‖W^mm‖."""
-
-    least: Array
-    most: Array
-    A: Array
-
-    def radius(self, mu: Array, theta: Array, T: int) -> Array:
-        """R_μ of (59), Θ = 1/‖W^mm‖. Its γ_min is meant as the least gap, the supremum in the text says the largest."""
-        return jnp.log(4.0 * T * jnp.max(self.most) * self.A / (mu * jnp.min(self.least))) / (mu * theta)
+def radius(gaps: Table, mu: Array, theta: Array, T: int) -> Array:
+    """R_μ of (59), Θ = 1/‖W^mm‖. Its γ_min is meant as the least gap, the supremum in the text says the largest."""
+    return jnp.log(4.0 * T * jnp.max(gaps.most) * gaps.A / (mu * jnp.min(gaps.least))) / (mu * theta)
 
 
-def gaps_of(data: TokenData, head: Any, best: Array, theta: Array) -> Gaps:
-    """Of the optimal tokens of an instance."""
+def gaps_of(data: TokenData, head: Any, best: Array, theta: Array) -> Table:
+    """What (59) is made of: how far the optimal tokens score above the second-best, `least`, and above the worst ones
+    of their sequences, `most`, `(n,)` each; and `A`, the largest ‖x_it − x_iτ‖‖z_i‖ or ‖z_i‖ times ‖W^mm‖."""
     scores = token_scores(data, head)
     top = jnp.max(scores, axis=1)
     pairs = jnp.linalg.norm(data.tokens[:, :, None] - data.tokens[:, None], axis=-1)
     A = jnp.max(jnp.maximum(pairs, 1.0) * jnp.linalg.norm(data.queries, axis=-1)[:, None, None]) / theta
-    return Gaps(top - jnp.max(jnp.where(best, -jnp.inf, scores), axis=1), top - jnp.min(scores, axis=1), A)
+    second = jnp.max(jnp.where(best, -jnp.inf, scores), axis=1)
+    return Table(least=top - second, most=top - jnp.min(scores, axis=1), A=A)
 
 
 def way_out(data: TokenData, best: Array, aim: Array, noise: Array, steps: int) -> tuple[Array, Array, Array]:
@@ -184,11 +169,6 @@ def way_out(data: TokenData, best: Array, aim: Array, noise: Array, steps: int) 
     line = line / jnp.sqrt(jnp.sum(line**2, axis=(1, 2), keepdims=True))
     least = jax.vmap(lambda U: jnp.min(margins_of(data, best, U)))(line)
     return line, least, jnp.where(jnp.all(least > 0), steps, jnp.argmin(least > 0))
-
-
-def stack(instances: list[Instance]) -> Instance:
-    """A batch."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances)
 
 
 def choices_of_tokens(outputs: int, T: int) -> np.ndarray:
@@ -247,6 +227,6 @@ CHOICES = choices_of_tokens(N, T)
 
 
 @partial(jax.jit, static_argnums=1)
-def random_instance(key: Any, d: int) -> Instance:
+def random_instance(key: Any, d: int) -> Table:
     """Unit-sphere data with n = T = 5 in the common shape, from a zero start."""
     return padded(instance(*random_tokens(key, N, T, d)))

@@ -12,7 +12,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.experiment import Mask, Statement, Table, register, swept
+from jaxflow.papers.experiment import Mask, Statement, Table, register, stacked, swept
 from jaxflow.papers.tarzanagh2023.verify import instances as draws
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, astray, follow_all, misalignment, reached
@@ -59,8 +59,8 @@ def _runs(scale: str, key: Any) -> Table:
             noise = np.pad(noise, (0, draws.SHAPE[2] - D))
             for apart in CORRELATIONS:
                 start = jnp.asarray(near(choice.weights, noise, apart or mu, radius))
-                starts.append(draws.Instance(given.data, given.head, start, target))
-    every_start = draws.stack(starts)
+                starts.append(given.replace(start=start, target=target))
+    every_start = stacked(starts)
     after, found = descents(every_start, STEPS[scale])
     ends = follow_all([every_start, after])
     by_start = Table(
@@ -73,7 +73,7 @@ def _runs(scale: str, key: Any) -> Table:
     return jax.tree.map(lambda x: np.moveaxis(x.reshape(*x.shape[:-1], -1, len(CORRELATIONS)), -1, 0), by_start)
 
 
-def cone_of(given: draws.Instance, choice: Table) -> tuple[float, float]:
+def cone_of(given: Table, choice: Table) -> tuple[float, float]:
     r"""$\mu(\alpha)=\frac18(\min(\frac12,\delta)/A)^2$ of (67), and R in units of $\|W^{mm}_\alpha\|$.
 
     δ is half the least distance between the margins of a support and of another token of the same sequence; a
@@ -88,20 +88,20 @@ def cone_of(given: draws.Instance, choice: Table) -> tuple[float, float]:
 
 
 @partial(jax.jit, static_argnums=1)
-def descents(starts: draws.Instance, steps: int) -> tuple[draws.Instance, dict[str, Any]]:
+def descents(starts: Table, steps: int) -> tuple[Table, dict[str, Any]]:
     r"""Plain descent with $\eta=1/L_W$ (where it ends is an instance's new start) and normalised descent.
 
     **Returns:** besides, `near_first` and `near_last`: 1 − corr with $W^{mm}_\alpha$ before normalised steps and after.
     """
 
-    def one(given: draws.Instance) -> tuple[draws.Instance, dict[str, Any]]:
+    def one(given: Table) -> tuple[Table, dict[str, Any]]:
         risk, model = EmpiricalRisk(given.data, Logistic()), CombinedAttention(given.start, given.head)
         plain = draws.plain_descent(given.data, given.head, given.start, steps)
         share = SHARE * jnp.linalg.norm(given.start)
         unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)
         aim = solve(attention_svm(given.data, given.target, "frobenius")).primal
         found = {"near_first": misalignment(given.start, aim), "near_last": misalignment(unit.model.W, aim)}
-        return draws.Instance(given.data, given.head, plain.model.W, given.target), found
+        return given.replace(start=plain.model.W), found
 
     return jax.vmap(one)(starts)
 
@@ -124,14 +124,12 @@ def converges(column: int) -> Statement[Table]:
     # μ and R are the theorem's to choose: starts beyond the proof's own μ are outside, whatever becomes of them.
     beyond = column > 0
 
-    def residual(numbers: Table) -> np.ndarray:
-        one = numbers.runs.at(column)
+    def residual(one: Table) -> np.ndarray:
         # Reached by the flow and after descent; or one of them is known to end elsewhere.
         distance = np.where(one.reached.all(axis=0), one.misaligned.max(axis=0), np.nan)
         return distance if beyond else np.where((one.left | one.stationary).any(axis=0), np.inf, distance)
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = numbers.runs.at(column)
+    def in_words(one: Table, known: Mask) -> str:
         count, falls = (int(np.sum(x)) for x in (one.reached.all(axis=0), one.near_last < one.near_first))
         return f"{count} of {one.near_first.size} starts converge; along normalised steps 1 − corr falls from {falls}"
 
@@ -140,6 +138,7 @@ def converges(column: int) -> Statement[Table]:
         source="Theorem 7",
         says=f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), "
         f"n = {draws.N}, T = {draws.T}, d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
+        of=lambda n: n.runs.at(column),
         residual=residual,
         bound=(ALIGNED, "1 − corr with W^mm_α of those that converge to it"),
         found=in_words,

@@ -1,6 +1,5 @@
 r"""Theorems 9 and 10: regularisation paths over $\mathrm{cone}_\varepsilon(\alpha)$ tend to $W^{mm}_\alpha$."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
 from jaxflow.papers.experiment import Mask, Statement, Table, mapped, register, swept
 from jaxflow.papers.tarzanagh2023.verify.follow import follow, reached
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, choices_of_tokens, factors, masks, padded
+from jaxflow.papers.tarzanagh2023.verify.instances import choices_of_tokens, factors, instance, masks, padded
 from jaxflow.papers.tarzanagh2023.verify.path_limits import followed, model_of, paths_of, programs, sizes_of, tends
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
     SeparatingCone,
@@ -27,36 +26,15 @@ from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
 )
 from jaxflow.risk import EmpiricalRisk
 
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A setting: n, T, d; outputs a sequence; the norm; the curvature of convex heads; whether the choice is the
-    optimal tokens, where the cone is all of R^(d×d)."""
-
-    shape: tuple[int, int, int]
-    outputs: int = 1
-    norm: str = "frobenius"
-    convex: float = 0.0
-    optimal: bool = False
-
-    def in_words(self) -> str:
-        """What paths of this setting are said to tend to."""
-        n, T, d = self.shape
-        what = "α = opt, all of R^(d×d)" if self.optimal else "locally-optimal α ≠ opt, ε half of W^mm_α's own"
-        how = "‖W‖_F ≤ R" if self.norm == "frobenius" else f"‖W‖_* ≤ R by K, Q with {d} columns"
-        heads = f", {self.outputs} outputs a sequence, convex heads v·x + {self.convex:g}‖x‖²"
-        return (
-            f"W̄_R/(RΞ) → W^mm_α over the cone, {how}: {what}, n = {n}, T = {T}, d = {d}"
-            f"{heads * (self.outputs > 1)}; R in units of R_0"
-        )
-
-
-SEQUENCES = Cell((2, 3, 4), outputs=2, convex=0.25)
+# n, T, d; outputs a sequence; the norm; the curvature of convex heads; whether the choice is the optimal tokens, where
+# the cone is all of R^(d×d).
+PLAIN = Table(shape=(3, 4, 3), outputs=1, norm="frobenius", convex=0.0, optimal=False)
+SEQUENCES = PLAIN.replace(shape=(2, 3, 4), outputs=2, convex=0.25)
 CELLS = {
-    "frobenius": Cell((3, 4, 3)),
-    "nuclear": Cell((3, 4, 3), norm="nuclear"),
+    "frobenius": PLAIN,
+    "nuclear": PLAIN.replace(norm="nuclear"),
     "sequence": SEQUENCES,
-    "optimal": dataclasses.replace(SEQUENCES, optimal=True),
+    "optimal": SEQUENCES.replace(optimal=True),
 }
 INSTANCES = {"quick": 5, "paper": 12, "large": 256}
 # Choices tried on each instance; where there are fewer locally-optimal ones, all.
@@ -99,7 +77,7 @@ def _chosen(name: str, scale: str, key: Any) -> tuple[int, Table]:
 
 
 @mapped(static=1)
-def _draw(cell: Cell, key: Array) -> Any:
+def _draw(cell: Table, key: Array) -> Any:
     n, T, d = cell.shape
     if cell.outputs == 1:
         return random_tokens(key, n, T, d)
@@ -111,7 +89,7 @@ def _draw(cell: Cell, key: Array) -> Any:
 
 
 @mapped(static=1)
-def _starts(cell: Cell, data: TokenData, head: Any, choice: Array, W: Array, noise: Array) -> Table:
+def _starts(cell: Table, data: TokenData, head: Any, choice: Array, W: Array, noise: Array) -> Table:
     """Columns of `_chosen` from `depth` on."""
     selection = masks(choice[None], data)[0]
     scores = token_scores(data, head)
@@ -176,8 +154,8 @@ def _paths(name: str, scale: str, key: Any) -> Table:
     flows = None
     if name == "frobenius":
         target = jax.vmap(lambda choice, a: masks(choice[None], a)[0])(given.choice, given.data)
-        instances = Instance(given.data, given.head, found.weights[:, 0], target)
-        flows = reached(follow(jax.vmap(lambda one: padded(one))(instances)))[:real, None]
+        instances = jax.vmap(lambda *one: padded(instance(*one)))(given.data, given.head, found.weights[:, 0], target)
+        flows = reached(follow(instances))[:real, None]
     found, radii, depth, aim = jax.tree.map(lambda x: x[:real], (found, radii, given.depth, given.aim))
     paths = paths_of(found, radii, depth > 0, aim, flows=flows)
     return paths.replace(radii=np.tile(grown, (real, 1)))
@@ -191,13 +169,21 @@ LOCAL_PATHS = swept("tarzanagh2023", "local-paths", **{name: partial(_paths, nam
 def tend(name: str) -> Statement[Table]:
     """Of one cell."""
     cell = CELLS[name]
+    n, T, d = cell.shape
+    what = "α = opt, all of R^(d×d)" if cell.optimal else "locally-optimal α ≠ opt, ε half of W^mm_α's own"
+    how = "‖W‖_F ≤ R" if cell.norm == "frobenius" else f"‖W‖_* ≤ R by K, Q with {d} columns"
+    heads = f", {cell.outputs} outputs a sequence, convex heads v·x + {cell.convex:g}‖x‖²"
+    says = (
+        f"W̄_R/(RΞ) → W^mm_α over the cone, {how}: {what}, n = {n}, T = {T}, d = {d}"
+        f"{heads * (cell.outputs > 1)}; R in units of R_0"
+    )
 
-    def same(numbers: Table, known: Mask) -> str:
-        return f"the flow from W̄_R at R_0 tends to it in {np.sum(numbers.frobenius.flows[known])} of {known.sum()}"
+    def same(paths: Table, known: Mask) -> str:
+        return f"the flow from W̄_R at R_0 tends to it in {np.sum(paths.flows[known])} of {known.sum()}"
 
     source = "Theorem 10" if cell.outputs > 1 else "Theorem 9"
     found = same if name == "frobenius" else None
-    return tends(source, cell.in_words(), lambda n: getattr(n, name), found)
+    return tends(source, says, lambda n: getattr(n, name), found)
 
 
 register(LOCAL_PATHS, title="Theorems 9 and 10", statements=[tend(name) for name in CELLS])

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from jaxflow.data import TokenData
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Mask, Rate, Statement, Table, common_rate, mapped, power_laws
+from jaxflow.papers.experiment import Mask, Statement, Table, common_rate, mapped, power_laws
 from jaxflow.papers.tarzanagh2023.programs import best_of, solved
 from jaxflow.papers.tarzanagh2023.verify.instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import RegularizationPath, regularization_path
@@ -59,21 +59,21 @@ def tends(
     source: str, says: str, paths: Callable[[Table], Table], found: Callable[[Table, Mask], str] | None = None
 ) -> Statement[Table]:
     """That these paths tend to the solution of their program; `found`: what is told besides the rate."""
-
-    def rate(numbers: Table, known: Mask) -> Rate | None:
-        one = paths(numbers)
-        # Of those inside that do not tend to another solution.
-        exponents = rate_of(one.radii, one.distance)[one.inside & ~others(one)]
-        return common_rate(-exponents, 1.0, bias=1.0 + SLOPE, law="distance of unit matrices against R")
-
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: paths(n).inside,
-        residual=lambda n: end_of(paths(n)),
+        of=paths,
+        inside=lambda one: one.inside,
+        residual=end_of,
         bound=(NEAR, "distance of unit matrices at the largest R"),
         found=found,
-        rate=rate,
+        # Of those inside that do not tend to another solution.
+        rate=lambda one, known: common_rate(
+            -rate_of(one.radii, one.distance)[one.inside & ~others(one)],
+            1.0,
+            bias=1.0 + SLOPE,
+            law="distance of unit matrices against R",
+        ),
         # One that does not approach it may have been followed too short, or by another path than the least: it is open,
         # unless it is more than a right angle away.
         late=math.sqrt(2.0),

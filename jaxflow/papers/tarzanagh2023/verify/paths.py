@@ -1,6 +1,5 @@
 """Theorem 2 by regularisation paths of W and of (K, Q), and with it Lemmas 3 and 15."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,34 +9,19 @@ from jaxtyping import Array
 
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import Nuclear, ProgramResult, numerical_rank
-from jaxflow.papers.experiment import Part, Table, checksum_key, mapped, register, stacked, swept
-from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.experiment import Mask, Part, Statement, Table, checksum_key, mapped, register, stacked, swept
 from jaxflow.papers.tarzanagh2023.programs import optimal_program, solved
 from jaxflow.papers.tarzanagh2023.verify.follow import follow_all, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
 from jaxflow.papers.tarzanagh2023.verify.path_limits import combined_paths, factored_paths, tends
 
-
-@dataclass(frozen=True)
-class Size:
-    """Instances with n, T, d; columns m of K and Q; exponents of the bounds R = 4^k."""
-
-    instances: int
-    shape: tuple[int, int, int]
-    columns: tuple[int, ...]
-    levels: int
-
-    @property
-    def radii(self) -> np.ndarray:
-        """The bounds."""
-        return 4.0 ** np.arange(self.levels)
-
-
-# d at the bound max(T − 1, n) of Theorem 1: every choice of tokens can be separated.
+# Instances with n, T, d, at the bound max(T − 1, n) of Theorem 1: every choice of tokens can be separated; columns m of
+# K and Q; how many exponents k of the bounds R = 4^k.
+SIZE = Table(instances=12, shape=(3, 3, 3), columns=(3, 2), levels=8)
 SIZES = {
-    "quick": Size(8, (2, 3, 2), (2,), 8),
-    "paper": Size(12, (3, 3, 3), (3, 2), 8),
-    "large": Size(256, (3, 3, 3), (3, 2), 10),
+    "quick": SIZE.replace(instances=8, shape=(2, 3, 2), columns=(2,)),
+    "paper": SIZE,
+    "large": SIZE.replace(instances=256, levels=10),
 }
 # The bound from which the flow is started beside the path.
 FLOW_LEVEL = 2
@@ -61,7 +45,7 @@ def aim(programs: Table, m: int) -> tuple[Mask, np.ndarray]:
     return fits | np.isin(programs.result[1], ANSWERS), np.where(fits[:, None, None], *programs.weights)
 
 
-def _drawn(scale: str, key: Any) -> tuple[Size, TokenData, Array]:
+def _drawn(scale: str, key: Any) -> tuple[Table, TokenData, Array]:
     size = SIZES[scale]
     return size, *_draw(size.shape, jax.random.split(_of_instances(key), size.instances))
 
@@ -88,9 +72,13 @@ def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> Table:
     )
 
 
+def _radii(size: Table) -> np.ndarray:
+    return 4.0 ** np.arange(size.levels)
+
+
 def _combined(scale: str, key: Any) -> Table:
     size, data, head = _drawn(scale, key)
-    return combined_paths(data, head, size.radii, _flows)
+    return combined_paths(data, head, _radii(size), _flows)
 
 
 def _flows(data: TokenData, head: Array, path: Array) -> Mask:
@@ -100,13 +88,13 @@ def _flows(data: TokenData, head: Array, path: Array) -> Mask:
     return reached(follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)])).T
 
 
-def _factored(keys: Array, cell: tuple[Size, int]) -> Table:
+def _factored(keys: Array, cell: tuple[Table, int]) -> Table:
     size, m = cell
     data, head = _draw(size.shape, keys)
-    return factored_paths(keys, data, head, m, size.radii, *aim(_solved(size, data, head), m))
+    return factored_paths(keys, data, head, m, _radii(size), *aim(_solved(size, data, head), m))
 
 
-def _solved(size: Size, data: TokenData, head: Array) -> Table:
+def _solved(size: Table, data: TokenData, head: Array) -> Table:
     """(Att-SVM*) of the optimal tokens, the convex one and the one with rank ≤ n − 1: `result` (`ProgramResult`),
     `value`, `rank` `(2, b)` and solution `weights` `(2, b, d, d)`. `shape`: n, T, d; `columns` of K and Q."""
     found = [nuclear_programs(rank, data, head) for rank in (None, size.shape[0] - 1)]
@@ -133,8 +121,8 @@ PATHS = swept(
 )
 
 
-def _same(numbers: Table, known: Mask) -> str:
-    zero, point = np.sum(numbers.combined.flows[known], axis=0)
+def _same(combined: Table, known: Mask) -> str:
+    zero, point = np.sum(combined.flows[known], axis=0)
     return f"flows tend to it, too: {zero} from zero, {point} from the path at R = {4**FLOW_LEVEL}, of {known.sum()}"
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxflow._core import Code, checked, exp_nonpositive, positive_or_one, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, AbstractModel, head_outputs, log_attention
-from jaxflow.papers.tarzanagh2023.verify.sphere import SphereMinimum, minimize_on_sphere
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.verify.sphere import minimize_on_sphere
 from jaxflow.risk import EmpiricalRisk
 
 # Gauss-Legendre is exact to rounding for losses and heads that are smooth over score gaps of order one.
@@ -208,7 +209,7 @@ def _follow(
     return lax.scan(refine, first, radii)[1]
 
 
-def _status(found: SphereMinimum) -> Array:
+def _status(found: Table) -> Array:
     # The gradient by the unit vector grows like the radius where the excess is an exponential of the margin.
     flat = jnp.abs(found.multiplier) <= STATIONARY
     status = jnp.where(found.residual <= STATIONARY, PathStatus.stationary.value, PathStatus.unfinished.value)

@@ -5,7 +5,7 @@ Also for sequences: Corollary 2, regularisation paths with several outputs, and 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,23 +42,16 @@ ALIGNED = 1e-8
 LEFT = 1e-3
 
 
-class Cell(NamedTuple):
-    """Every cell is self-attention, Z = X: with a causal mask, with a head for each position, trained as (K, Q), with a
-    random mask."""
-
-    name: str
-    causal: bool = False
-    heads: bool = False
-    factored: bool = False
-    masked: bool = False
-
-
+# Every cell is self-attention, Z = X: with a causal mask, with a head for each position, trained as (K, Q), with a
+# random mask.
+PLAIN = Table(name="every output sees every token, one head", causal=False, heads=False, factored=False, masked=False)
+CAUSAL = PLAIN.replace(name="causal, a head for each position", causal=True, heads=True)
 CELLS = (
-    Cell("every output sees every token, one head"),
-    Cell("causal, one head", causal=True),
-    Cell("causal, a head for each position", causal=True, heads=True),
-    Cell("causal, a head for each position", causal=True, heads=True, factored=True),
-    Cell("a random mask, a head for each position", heads=True, masked=True),
+    PLAIN,
+    PLAIN.replace(name="causal, one head", causal=True),
+    CAUSAL,
+    CAUSAL.replace(factored=True),
+    PLAIN.replace(name="a random mask, a head for each position", heads=True, masked=True),
 )
 COMBINED = [number for number, cell in enumerate(CELLS) if not cell.factored]
 
@@ -77,7 +70,7 @@ def _compute(factored: bool, scale: str, key: Any) -> Table:
     return stacked(found)
 
 
-def _kind(cell: Cell) -> tuple[Array, Array, Array]:
+def _kind(cell: Table) -> tuple[Array, Array, Array]:
     # Mask and heads are values, so that one compiled program serves all cells.
     return jnp.asarray(cell.causal), jnp.asarray(cell.heads), jnp.asarray(cell.masked)
 
@@ -122,23 +115,18 @@ def solves(number: int) -> Statement[Table]:
     """Of one of `CELLS`: against (11), its causal form and (SAtt-SVM) of the selected tokens."""
     name, factored = CELLS[number].name, CELLS[number].factored
 
-    def certified(numbers: Table) -> Mask:
+    def certified(found: Table) -> Mask:
         # The dual of the flow of (K, Q) closes its gap like a power of log t only: that of the program may be better.
-        found = cell_of(numbers, number)
         return (found.certificate_gap if factored else found.flow_gap) <= CERTIFIED
 
-    def inside(numbers: Table) -> Mask:
-        return (cell_of(numbers, number).outcome != Outcome.finite_stationary_point.value) | certified(numbers)
-
-    def residual(numbers: Table) -> np.ndarray:
-        found = cell_of(numbers, number)
+    def residual(found: Table) -> np.ndarray:
         local = np.isin(found.status, (SelectionStatus.global_.value, SelectionStatus.local.value))
         # A limit of a selection that is not locally optimal is none of these, however near it is to its program.
         wrong = found.status == SelectionStatus.not_local.value
         far = np.where(wrong, np.inf, np.where(local, found.misaligned, np.nan))
-        return np.where(certified(numbers), far, np.nan)
+        return np.where(certified(found), far, np.nan)
 
-    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(found: Table, draw: Draw, at: tuple[int, ...]) -> float:
         """1 − corr of the motion over the second half with the program of what is selected."""
         key = keys_of(draw.key("combined"), number, TRIALS[draw.scale])[at[0]]
         data, model, v = _draw(False, key, *_kind(CELLS[number]))
@@ -153,7 +141,8 @@ def solves(number: int) -> Statement[Table]:
         source="§7, App. D",
         says=f"{name}, n = {N}, K = T = {T}, d = {D}: the flow of {'(K, Q)' if factored else 'W'}, certified to a gap "
         f"of {CERTIFIED:g}, solves (SAtt-SVM) in the {norm} norm of the tokens it selects",
-        inside=inside,
+        of=lambda n: cell_of(n, number),
+        inside=lambda found: (found.outcome != Outcome.finite_stationary_point.value) | certified(found),
         residual=residual,
         bound=(
             CERTIFIED if factored else ALIGNED,
@@ -300,9 +289,7 @@ def lemma16(size: int) -> list[Statement[Table]]:
         return f"W^mm_α and cone_ε(α) for sequences, {what}; {in_words(CONES[size])}"
 
     def cone(what: str, group: Callable[[Table], Mask], member: bool = True) -> Statement[Table]:
-        return in_cone(
-            "Lemma 16", says(what), choices, group, lambda n, draw_, at: _chosen(size, choices(n), draw_, at), member
-        )
+        return in_cone("Lemma 16", says(what), choices, group, partial(_chosen, size), member)
 
     return [
         cone("locally optimal α, every T_ik non-empty: in it", lambda c: local(c) & ~c.empty),

@@ -9,19 +9,15 @@ from jaxtyping import Array
 
 from jaxflow._core import linalg
 from jaxflow.data import random_tokens
-from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.experiment import Draw, Table, keys_of, mapped, register, stacked, swept
+from jaxflow.papers.experiment import Again, Draw, Statement, Table, keys_of, mapped, register, stacked, swept
 from jaxflow.papers.independent import descent_direction, tokens_of
-from jaxflow.papers.statement import Again, Statement
+from jaxflow.papers.tarzanagh2023.verify import hypotheses
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
 
-# Loss, M0 and M1 of Assumption A.
-LOSSES: dict[str, tuple[Any, float, float]] = {
-    "logistic": (Logistic(), 0.25, 1.0),
-    "correlation": (Correlation(), 0.0, 1.0),
-}
+# Of those of Assumption A: with constants on the whole line.
+LOSSES = {name: hypotheses.LOSSES[name] for name in ("logistic", "correlation")}
 N, T, D = 3, 3, 3
 # Data are scaled up, the curvature of a saturating softmax sits at weights that shrink with the scale.
 SCALES = (0.3, 1.0, 3.0)

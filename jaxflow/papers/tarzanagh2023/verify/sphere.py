@@ -3,13 +3,13 @@ r"""Minima on the unit sphere by damped Newton steps, certified as minima over t
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
+from jaxflow.papers.table import Table
 
 # Damping, in units of the Hessian's largest diagonal entry: the start, its floor and where a search gives up.
 DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e-13, 1e8
@@ -17,34 +17,7 @@ DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e-13, 1e8
 ROUNDINGS = 16
 
 
-class SphereMinimum(eqx.Module):
-    r"""Where a search ended.
-
-    - `point`: a unit vector u; `value`: f(u), NaN if the start lay outside f's domain.
-    - `multiplier`: $\lambda=-\langle\nabla f,u\rangle$: nonnegative where the ball's constraint is what stops f
-      from falling.
-    - `residual`: $\|\nabla f+\max(\lambda,0)u\|/\|\nabla f\|$, zero at a stationary point of f over the ball; +inf
-      where the gradient vanishes or is no number.
-    """
-
-    point: Float[Array, " N"]
-    value: Float[Array, ""]
-    multiplier: Float[Array, ""]
-    residual: Float[Array, ""]
-
-
-class _State(eqx.Module):
-    point: Float[Array, " N"]
-    value: Float[Array, ""]
-    gradient: Float[Array, " N"]
-    hessian: Float[Array, "N N"]
-    damping: Float[Array, ""]
-    steps: Int[Array, ""]
-
-
-def minimize_on_sphere(
-    objective: Callable[[Float[Array, " N"]], Float[Array, ""]], start: Float[Array, " N"]
-) -> SphereMinimum:
+def minimize_on_sphere(objective: Callable[[Float[Array, " N"]], Float[Array, ""]], start: Float[Array, " N"]) -> Table:
     r"""A local minimum of `objective` on the unit sphere, from `start`.
 
     Each step solves $(\mathrm{Hess}f+\mu I)s=-\mathrm{grad}f$ in the tangent space, with the Riemannian Hessian
@@ -53,27 +26,35 @@ def minimize_on_sphere(
 
     Optimistix 0.1 has no minimiser with second derivatives. On an instance with n = 2, T = 3, d = 2 its BFGS takes 34
     steps at $\|W\|=1$ and 65 at 16,384, where the residual is 5e-7; this takes 4 and 5, with residuals below 1e-11.
+
+    **Returns:** where the search ended.
+
+    - `point`: a unit vector u; `value`: f(u), NaN if the start lay outside f's domain.
+    - `multiplier`: $\lambda=-\langle\nabla f,u\rangle$: nonnegative where the ball's constraint is what stops f
+      from falling.
+    - `residual`: $\|\nabla f+\max(\lambda,0)u\|/\|\nabla f\|$, zero at a stationary point of f over the ball; +inf
+      where the gradient vanishes or is no number.
     """
 
     def slope(point: Array) -> tuple[Array, tuple[Array, Array]]:
         value, gradient = jax.value_and_grad(objective)(point)
         return gradient, (value, gradient)
 
-    def read(point: Array, damping: Array, steps: Array) -> _State:
+    def read(point: Array, damping: Array, steps: Array) -> Table:
         hessian, (value, gradient) = jax.jacfwd(slope, has_aux=True)(point)
-        return _State(point, value, gradient, hessian, damping, steps)
+        return Table(point=point, value=value, gradient=gradient, hessian=hessian, damping=damping, steps=steps)
 
-    def tangential(state: _State) -> Float[Array, " N"]:
+    def tangential(state: Table) -> Float[Array, " N"]:
         return state.gradient - jnp.dot(state.gradient, state.point) * state.point
 
-    def going(state: _State) -> Bool[Array, ""]:
+    def going(state: Table) -> Bool[Array, ""]:
         size = jnp.linalg.norm(state.gradient)
         # A relative tangential gradient to stop at; and how many Newton steps are tried.
         far = jnp.linalg.norm(tangential(state)) > 1e-9 * size
         able = (state.steps < 60) & (state.damping < MOST_DAMPING) & jnp.isfinite(state.value)
         return (state.steps < 0) | (far & able)
 
-    def step(state: _State) -> _State:
+    def step(state: Table) -> Table:
         u = state.point
         pushed = state.hessian @ u
         # P H P in full, without forming P.
@@ -101,17 +82,23 @@ def minimize_on_sphere(
         chosen: Any = jax.tree.map(lambda a, b: jnp.where(taken, a, b), trial, state)
         damping = jnp.where(taken, jnp.maximum(0.1 * state.damping, LEAST_DAMPING), 6.0 * state.damping)
         damping = jnp.where(state.steps < 0, state.damping, damping)
-        return eqx.tree_at(lambda s: (s.damping, s.steps), chosen, (damping, state.steps + 1))
+        return chosen.replace(damping=damping, steps=state.steps + 1)
 
     size = jnp.linalg.norm(start)
     u = start / positive_or_one(size)
     # One trace of the objective and its derivatives, in the loop alone: they are most of what there is to compile.
-    empty = jnp.zeros_like(u), jnp.eye(u.size, dtype=u.dtype)
-    first = _State(u, jnp.asarray(jnp.inf), *empty, jnp.asarray(DAMPING), jnp.asarray(-1))
+    first = Table(
+        point=u,
+        value=jnp.asarray(jnp.inf),
+        gradient=jnp.zeros_like(u),
+        hessian=jnp.eye(u.size, dtype=u.dtype),
+        damping=jnp.asarray(DAMPING),
+        steps=jnp.asarray(-1),
+    )
     end = lax.while_loop(going, step, first)
     multiplier = -jnp.dot(end.gradient, end.point)
     norm = jnp.linalg.norm(end.gradient)
     usable = (norm > 0) & jnp.isfinite(norm)
     rest = jnp.linalg.norm(end.gradient + jnp.maximum(multiplier, 0.0) * end.point)
     residual = jnp.where(usable, rest / jnp.where(usable, norm, 1.0), jnp.inf)
-    return SphereMinimum(end.point, end.value, multiplier, residual)
+    return Table(point=end.point, value=end.value, multiplier=multiplier, residual=residual)
