@@ -9,15 +9,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def child(*arguments: str, cwd: Path = ROOT, to: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
-    """Another Python, which finds the library and its tests; `to`: where its output goes."""
+def child(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
+    """Another Python, which finds the library and its tests."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": path, **environment},
-        stdout=to,
-        stderr=to,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 

@@ -34,45 +34,29 @@ PARTS = {
 NEXT = {"tokens": ("queries",), "inputs": ("targets", "labels"), "weights": ("data_tensor",)}
 
 
-class Case(NamedTuple):
-    name: str
-    argument: str
-    value: Any
-    run: Callable[[], Any]
-
-
-def refusals(calls: list[Call]) -> Iterator[Case]:
-    """Each argument in turn replaced by each of its wrong values."""
+def refusals(calls: list[Call]) -> Iterator[tuple[str, tuple[str, ...], Callable[[], Any]]]:
+    """Each argument in turn replaced by each of its wrong values: what that is, how a sentence may begin, the call."""
     for one in calls:
         for argument, (valid, kind, *more) in one.arguments.items():
+            names = (argument, *PARTS.get(argument, ()), *NEXT.get(argument, ()))
+            begins = tuple(f"{name}{end}" for name in names for end in ":[")
             for wrong in (*(kind(valid) if kind is not None else ()), *more):
                 given = {name: value for name, (value, *_) in one.arguments.items()} | {argument: wrong}
-                yield Case(one.name, argument, wrong, lambda one=one, given=given: one.function(**given))
+                told = f"{one.name}({argument}={_short(wrong)})"
+                yield told, begins, lambda one=one, given=given: one.function(**given)
 
 
-def complaint(case: Case) -> str | None:
-    """What is wrong with how a wrong value was received: None for one sentence that begins with the name."""
-    names = (case.argument, *PARTS.get(case.argument, ()), *NEXT.get(case.argument, ()))
-    begins = tuple(f"{name}{end}" for name in names for end in ":[")
-    told = f"{case.name}({case.argument}={_short(case.value)})"
-    return _complaint(told, case.run, lambda text: text.startswith(begins))
-
-
-def sentence_complaint(wanted: str, run: Callable[[], Any]) -> str | None:
-    """What is wrong with the sentence of a refusal: None where it begins with what is wanted, up to three dots, and has
-    in it what stands after them."""
-    begins, *has = wanted.split(" ... ")
-    return _complaint(wanted, run, lambda text: text.startswith(begins) and all(words in text for words in has))
-
-
-def _complaint(told: str, run: Callable[[], Any], fits: Callable[[str], bool]) -> str | None:
+def complaint(told: str, begins: str | tuple[str, ...], run: Callable[[], Any], *has: str) -> str | None:
+    """What is wrong with how a wrong value was received: None for one sentence that begins so and has these words in
+    it."""
     try:
         found = run()
     except (ValueError, TypeError) as error:
         text = str(error)
         # The library raised it, and no library below it.
         own = "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
-        return None if fits(text) and own and "\n" not in text and len(text) <= 500 else f"{told}: {error!r:.200}"
+        fits = text.startswith(begins) and all(words in text for words in has)
+        return None if fits and own and "\n" not in text and len(text) <= 500 else f"{told}: {error!r:.200}"
     except Exception as error:
         return f"{told}: {error!r:.200}"
     return f"{told}: taken, gave {_short(found)}"

@@ -14,7 +14,7 @@ import pytest
 
 import jaxflow as jf
 from tests.arguments import table_library, table_study
-from tests.arguments.harness import complaint, refusals, sentence_complaint
+from tests.arguments.harness import complaint, refusals
 from tests.processes import said
 
 CALLS = [*table_library.CALLS, *table_study.CALLS]
@@ -51,7 +51,10 @@ def found() -> dict:
     cases = list(refusals(CALLS))
     # Beartype takes numbers of Python alone.
     halves = [float(jf.LogTime(x).unit) for x in (np.float64(0.5), np.float32(0.5), jnp.asarray(0.5))]
-    told = [*map(complaint, cases), *(sentence_complaint(*sentence) for sentence in table_study.SENTENCES)]
+    told = [complaint(*case) for case in cases]
+    for wanted, run in table_study.SENTENCES:
+        begins, *has = wanted.split(" ... ")
+        told.append(complaint(wanted, begins, run, *has))
     return {"complaints": [text for text in told if text is not None], "cases": len(cases), "halves": halves}
 
 

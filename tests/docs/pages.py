@@ -72,6 +72,21 @@ def slug(heading: str) -> str:
 
 
 PAGES = [Page(ROOT / "README.md"), *(Page(path) for path in sorted(DOCS.rglob("*.md")))]
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
+def notebook_of(name: str) -> Any:
+    """A notebook as it is stored."""
+    import nbformat
+
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def code_of(name: str) -> list[str]:
+    """What the cells of a notebook run."""
+    return [cell.source for cell in notebook_of(name).cells if cell.cell_type == "code"]
 
 
 class _Lenient(yaml.SafeLoader):

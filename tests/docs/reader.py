@@ -22,7 +22,7 @@ from typing import Any
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, Page
 from tests.processes import said
 
-# Written from notebooks, which tests/notebooks runs.
+# Written from notebooks, which run themselves.
 PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
 # Pages on one study, which their blocks and commands share: tests/docs/test_studies.py.
 STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "percentages", "machines")]
@@ -52,13 +52,11 @@ def job(folder: Path, scripts: Any = (), commands: Any = (), cells: Any = ()) ->
     return {"folder": str(folder), "scripts": list(scripts), "commands": list(commands), "cells": list(cells)}
 
 
-def read_all(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """The answers to all jobs, by one process, which leaves its list of jobs in a folder."""
-    (folder / "jobs.json").write_text(json.dumps(jobs))
+def read_all(jobs: dict[str, dict[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
+    """The answers to all jobs by name, by one process, which leaves its list of jobs in a folder."""
+    (folder / "jobs.json").write_text(json.dumps(list(jobs.values())))
     text = said("-m", "tests.docs.reader", str(folder / "jobs.json"), seconds=1100, **environment())
-    answers = [json.loads(line) for line in text.splitlines()]
-    assert len(answers) == len(jobs)
-    return answers
+    return dict(zip(jobs, map(json.loads, text.splitlines()), strict=True))
 
 
 def sections(page: Page) -> dict[str, list[Block]]:
@@ -108,13 +106,6 @@ def job_of(page: Page, folder: Path) -> dict[str, Any]:
     write_files(page, folder / "commands")
     words = [quick(shlex.split(line)) for line in commands(page)]
     return job(folder, scripts(page), [w[1:] for w in words if w[0] == "jaxflow" and not skipped(w)])
-
-
-def read_pages(pages: list[Page], folders: Any) -> dict[str, dict[str, Any]]:
-    """The answers to pages, by name; `folders` makes new ones (`tmp_path_factory`)."""
-    jobs = [job_of(page, folders.mktemp("page")) for page in pages]
-    answers = read_all(jobs, folders.mktemp("jobs"))
-    return {page.name: answer for page, answer in zip(pages, answers, strict=True)}
 
 
 def commands(page: Page) -> list[str]:

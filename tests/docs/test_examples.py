@@ -12,18 +12,13 @@ import pytest
 
 import jaxflow as jf
 import jaxflow.theory.prediction as prediction
+from tests.architecture.floors import FLOORS
 from tests.docs.pages import DOCS
 
 # What the examples of a room may use without a word: shown on top of its page.
 PRELUDE = (DOCS / "examples_prelude.py").read_text(encoding="utf-8")
 
-ROOMS = tuple(
-    sorted(
-        path.stem
-        for path in Path(jf.__file__).parent.iterdir()
-        if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
-    )
-)
+ROOMS = sorted(name for name in FLOORS if not name.startswith("_"))
 
 
 def named(room: str) -> dict[str, Any]:

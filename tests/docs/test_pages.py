@@ -9,7 +9,8 @@ from urllib.parse import unquote
 import pytest
 
 from jaxflow import papers
-from tests.docs.pages import DOCS, PAGES, ROOT, Page, module_of, navigation
+from tests.architecture.floors import FLOORS
+from tests.docs.pages import DOCS, NOTEBOOKS, PAGES, ROOT, Page, module_of, navigation, notebook_of
 from tests.processes import said
 
 LANGUAGES = {"python", "bash", "toml", "text", "bibtex"}
@@ -29,8 +30,7 @@ def test_links_and_pictures_lead_somewhere(page: Page) -> None:
         file = page.path if not path else (page.path.parent / unquote(path)).resolve()
         if file.is_relative_to(DOCS / "api"):
             # Written by the hook while the pages are built: one for each room.
-            room = ROOT / "jaxflow" / file.stem
-            known = (room / "__init__.py").exists() or room.with_suffix(".py").exists()
+            known = file.stem in FLOORS
         else:
             known = file.exists() and (not anchor or file.suffix != ".md" or anchor in Page(file).anchors)
         broken += [] if known else [target]
@@ -111,3 +111,15 @@ def test_the_gallery_shows_every_figure_and_how_it_was_drawn() -> None:
     drawn = {f"{paper.name}-{entry.name}" for paper in papers.known_papers() for entry in papers.figures_of(paper.name)}
     assert set(record) | NOT_DRAWN == drawn
     assert {told["scale"] for told in record.values()} <= set(papers.SCALES)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_stored_without_outputs_and_its_page_has_them(name: str) -> None:
+    cells = notebook_of(name).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert code and all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    page = (DOCS / "notebooks" / f"{name}.md").read_text(encoding="utf-8")
+    places = [page.find(cell.source) for cell in cells]
+    assert min(places) >= 0 and places == sorted(places)
+    assert "```text" in page and f"images/notebooks/{name}-" in page
+    assert f"notebooks/{name}.md" in (DOCS / "notebooks.md").read_text(encoding="utf-8")

@@ -5,19 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import nbclient
-import nbformat
 import pytest
 
-from tests.docs.pages import ROOT, Page
+from tests.docs.pages import Page, code_of, notebook_of
 from tests.docs.reader import STUDIES, environment, job, job_of, read_all
-
-NOTEBOOKS = ROOT / "notebooks"
-PERCENTAGES = nbformat.read(NOTEBOOKS / "percentage_study.ipynb", as_version=4)
-READING = nbformat.read(NOTEBOOKS / "reading_a_store.ipynb", as_version=4)
-
-
-def sources(notebook: nbformat.NotebookNode) -> list[str]:
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +16,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for the store that `reading_a_store` makes by a command."""
     folder = tmp_path_factory.mktemp("store")
     (folder / "commands").mkdir()
-    (text,) = re.findall(r'write_text\("""(.*?)"""\)', sources(READING)[0], re.DOTALL)
+    (text,) = re.findall(r'write_text\("""(.*?)"""\)', code_of("reading_a_store")[0], re.DOTALL)
     (folder / "commands" / "selection.toml").write_text(text)
     return folder
 
@@ -35,9 +26,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, dict
     """What each page and the first notebook did; and the command of the other one."""
     command = ["study", "run", "selection.toml", "--out", "selection.zarr", "--quiet"]
     jobs = {page.name: job_of(page, tmp_path_factory.mktemp("page")) for page in STUDIES}
-    jobs["percentages"] = job(tmp_path_factory.mktemp("notebook"), cells=sources(PERCENTAGES))
+    jobs["percentages"] = job(tmp_path_factory.mktemp("notebook"), cells=code_of("percentage_study"))
     jobs["store"] = job(store, commands=[command])
-    return dict(zip(jobs, read_all(list(jobs.values()), tmp_path_factory.mktemp("jobs")), strict=True))
+    return read_all(jobs, tmp_path_factory.mktemp("jobs"))
 
 
 @pytest.mark.slow
@@ -61,7 +52,7 @@ def test_percentage_study(ran: dict[str, dict[str, Any]]) -> None:
 def test_reading_a_store(ran: dict[str, dict[str, Any]], store: Path) -> None:
     """In a kernel of its own, which imports neither JAX nor jaxflow; its command finds the study complete."""
     assert not ran["store"]["error"], ran["store"]["error"][-4000:]
-    notebook, made = READING.copy(), "Path(tempfile.mkdtemp())"
+    notebook, made = notebook_of("reading_a_store"), "Path(tempfile.mkdtemp())"
     (first,) = [cell for cell in notebook.cells if made in cell.source]
     first.source = first.source.replace(made, f"Path({str(store / 'commands')!r})")
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}

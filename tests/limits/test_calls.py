@@ -63,7 +63,7 @@ def compiled() -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", [attention, pytest.param(network, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", [attention, network])
 def test_the_second_round_compiles_nothing_and_keeps_nothing(call: Callable[..., Any], compiled: list[str]) -> None:
     """`benchmarks/memory.py` counts bytes. A gap is no part of what is compiled."""
 

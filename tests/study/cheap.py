@@ -124,9 +124,10 @@ parametrization = ["W", "KQ"]
 """
 
 
-# Processes that are forked from one that has imported this file begin in a tenth of the time.
+# Processes that are forked from one that has imported this file begin in a tenth of the time. (Not Dask, which reads
+# its settings when it is imported.)
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "tests.study.cheap"])
+FORKS.set_forkserver_preload(["pytest", "tests.study.cheap", "xarray", "zarr"])
 
 
 def run_elsewhere(study: Study, store: Path, executor: str) -> Any:
