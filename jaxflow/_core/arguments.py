@@ -1,11 +1,12 @@
-"""Arguments looked at as their annotations say: one decorator for the many public functions of arrays."""
+"""Arguments looked at as their annotations say: one decorator for public functions of arrays, and for settings."""
 
+import dataclasses
 import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
@@ -27,23 +28,25 @@ from jaxflow._core.checks import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
 Sizes = dict[str, Any]
 Check = Callable[[str, Any, Sizes], Any]
 
 
 class Checked(NamedTuple):
-    r"""Holds the arguments of a function to their annotations before anything is traced; a decorator.
+    r"""Holds the arguments of a function to their annotations before anything is traced; a decorator. So it does the
+    fields of a class of Equinox, which stay what they are, before the class's own `__check_init__`.
 
     Arrays, given as those of JAX or NumPy or as lists, have the dtype and the shape of their annotation, where a name
     such as `d` is one size in all arguments (and that of data that stand beside them, see `named_sizes`), and no NaN
     or infinite entry. Integers, numbers, Booleans, keys and instances of a class are what they say. What is annotated
     with `Any` is left to the function.
 
-    **Arguments:** `least`: of integers, by name (0 for the others); `positive`: names of numbers that must be;
-    `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may
-    hold NaN too; `rising`: of arrays `(m,)` whose entries must increase;
-    `plain`: of numbers that Python code decides by, which scalar arrays become.
+    **Arguments:** `least`: of integers, by name (0 for the others); `most`: of numbers; `positive`: names of numbers
+    that must be; `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of
+    arrays that may hold NaN too; `rising`: of arrays `(m,)` whose entries must increase; `plain`: of numbers that
+    Python code decides by, which scalar arrays become.
 
     **Raises:** `ValueError` whose sentence begins with the argument's name.
     """
@@ -55,8 +58,17 @@ class Checked(NamedTuple):
     nan: Sequence[str] = ()
     rising: Sequence[str] = ()
     plain: Sequence[str] = ()
+    most: Mapping[str, float] = types.MappingProxyType({})
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    @overload
+    def __call__(self, function: C) -> C: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+
+    def __call__(self, function: Any) -> Any:
+        if isinstance(function, type):
+            return self._of_fields(function)
         signature = inspect.signature(function)
 
         @functools.cache
@@ -65,11 +77,10 @@ class Checked(NamedTuple):
             hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
             if any(isinstance(hint, str) for hint in hints.values()):
                 hints = typing.get_type_hints(inspect.unwrap(function))
-            found = {name: self.of(name, hint) for name, hint in hints.items() if name != "return"}
-            return {name: check for name, check in found.items() if check is not None}
+            return self._checks({name: hint for name, hint in hints.items() if name != "return"})
 
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             arguments, sizes = bound.arguments, {}
             for value in arguments.values():
@@ -80,6 +91,25 @@ class Checked(NamedTuple):
             return function(*bound.args, **bound.kwargs)
 
         return call
+
+    def _of_fields(self, kind: Any) -> Any:
+        own = kind.__dict__.get("__check_init__", lambda settings: None)
+
+        @functools.cache
+        def checks() -> dict[str, Check]:
+            return self._checks({field.name: field.type for field in dataclasses.fields(kind)})
+
+        def check_init(settings: Any) -> None:
+            for name, check in checks().items():
+                check(name, getattr(settings, name), {})
+            own(settings)
+
+        kind.__check_init__ = check_init
+        return kind
+
+    def _checks(self, hints: Mapping[str, Any]) -> dict[str, Check]:
+        found = {name: self.of(name, hint) for name, hint in hints.items()}
+        return {name: check for name, check in found.items() if check is not None}
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it cannot be checked."""
@@ -113,23 +143,25 @@ class Checked(NamedTuple):
 
     def _of_number(self, name: str) -> Check:
         def number(argument: str, value: Any, sizes: Sizes) -> Any:
-            lowest = 0.0 if name in self.nonnegative else -np.inf
-            check_real(argument, value, positive=name in self.positive, least=lowest, inf=name in self.infinite)
+            least, most = 0.0 if name in self.nonnegative else -np.inf, self.most.get(name, np.inf)
+            inf = name in self.infinite
+            check_real(argument, value, positive=name in self.positive, least=least, most=most, inf=inf)
             return float(as_plain(value)) if isinstance(value, int) or name in self.plain else value
 
         return number
 
     def _of_union(self, name: str, parts: list[Any], nothing: bool) -> Check | None:
+        plain = all(part in (bool, int, float) or hasattr(part, "dim_str") for part in parts)
         if len(parts) == 1:
             one = self.of(name, parts[0])
-        elif bool in parts:
+        elif bool in parts and plain:
             one = _alone(check_boolean)
         elif np.ndarray in parts:
             # One number for all, or one for each: left to the function.
             one = None
         elif float in parts:
-            # A number, or a scalar array of one.
-            one = self._of_number(name)
+            # A number, or a scalar array of one; what else may stand for it is left to the function.
+            one = self._of_number(name) if plain else None
         elif int in parts:
             one = _alone(check_integer, self.least.get(name, 0))
         elif all(isinstance(part, type) and not hasattr(part, "dim_str") for part in parts):
@@ -202,7 +234,8 @@ def _described(kind: Any) -> str:
     if kind is Callable or getattr(kind, "__name__", "") == "Callable":
         return "a function"
     name = getattr(kind, "__name__", str(kind)).removeprefix("Abstract")
-    return f"{'an' if name[:1] in 'AEIO' else 'a'} {name}"
+    where = " of Diffrax" if kind.__module__.startswith("diffrax") else ""
+    return f"{'an' if name[:1] in 'AEIO' else 'a'} {name}{where}"
 
 
 def _match(argument: str, dims: list[str], shape: tuple[int, ...], sizes: Sizes) -> None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_boolean, as_named, check_real, is_concrete, require
+from jaxflow._core import as_named, check_real, checked, is_concrete, require
 
 Scalar = Float[Array, ""]
 
@@ -118,6 +118,7 @@ class RescaledTime(AbstractClock):
         return jnp.log(s) + jnp.log(-self.log_alpha)
 
 
+@checked(positive=["unit"])
 class LogTime(AbstractClock):
     r"""The reading is $\log t$. Integrates in $s=\log(1+t/u)$, which starts at t = 0 and for large t is log t up to a
     constant.
@@ -135,9 +136,6 @@ class LogTime(AbstractClock):
     unit: float = 1.0
     tells_time: ClassVar[bool] = True
 
-    def __check_init__(self) -> None:
-        check_real("unit", self.unit, positive=True)
-
     def log_unit(self) -> Scalar:
         return jnp.log(self.unit)
 
@@ -145,6 +143,7 @@ class LogTime(AbstractClock):
         return log_scale + s + jnp.log(self.unit)
 
 
+@checked(nonnegative=["floor"])
 class ArcLength(AbstractClock):
     r"""The reading is the length of the path, $ds=\|\nabla L\|\,dt$: bounded speed at any distance.
 
@@ -173,10 +172,6 @@ class ArcLength(AbstractClock):
     timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
 
-    def __check_init__(self) -> None:
-        check_real("floor", self.floor, least=0.0)
-        as_boolean("timed", self.timed)
-
     def integrates_time(self) -> bool:
         return self.timed
 
@@ -184,6 +179,7 @@ class ArcLength(AbstractClock):
         return -_floored(log_norm, log_sum, self.floor)
 
 
+@checked(positive=["unit", "cap"], nonnegative=["floor"], infinite=["cap"])
 class LogArcLength(AbstractClock):
     r"""The reading is the log of that of `ArcLength`. Integrates in $s=\log(1+\ell/u)$. Stiff; meant for implicit
     methods.
@@ -209,12 +205,6 @@ class LogArcLength(AbstractClock):
     cap: float | Float[Array, ""] = float("inf")
     timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
-
-    def __check_init__(self) -> None:
-        check_real("unit", self.unit, positive=True)
-        check_real("floor", self.floor, least=0.0)
-        check_real("cap", self.cap, positive=True, inf=True)
-        as_boolean("timed", self.timed)
 
     def integrates_time(self) -> bool:
         return self.timed

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import AbstractPrinted, Code, check_kind, in_numbers, positive_or_one
+from jaxflow._core import AbstractPrinted, Code, checked, in_numbers, positive_or_one
 from jaxflow._core.linalg import ROUNDED
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
@@ -81,6 +81,7 @@ class Diagnosis(AbstractPrinted):
         return sentence
 
 
+@checked()
 def diagnose(
     trajectory: Trajectory,
     risk: EmpiricalRisk,
@@ -100,8 +101,6 @@ def diagnose(
     print(jf.diagnose(trajectory, risk, clock="log_time", until=5.0))
     ```
     """
-    check_kind("trajectory", trajectory, Trajectory, "a Trajectory")
-    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     clock, coordinates = as_clock(clock), as_coordinates(coordinates)
     check_until(clock, until)
     # By its name, or the clock's default: what `integrate` made of it.

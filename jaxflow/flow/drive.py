@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import diffrax
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, all_finite, check_integer, check_kind, require, tree_where
+from jaxflow._core import RESULTS, ScaledGradient, all_finite, check_kind, checked, tree_where
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.coordinates import AbstractCoordinates
@@ -102,6 +101,7 @@ def changing(lane: Lane) -> tuple[Any, ...]:
     )
 
 
+@checked(least={"max_steps": 1})
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
@@ -133,15 +133,6 @@ class Drive(eqx.Module):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     always: AbstractStop | None = None
     jumps: bool = eqx.field(static=True, default=True)
-
-    def __check_init__(self) -> None:
-        check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
-        kind = diffrax.AbstractStepSizeController
-        check_kind("controller", self.controller, kind, "a step size controller of Diffrax")
-        for name in ("stop", "always"):
-            check_kind(name, getattr(self, name), (AbstractStop, NoneType), "a stopping rule")
-        check_integer("max_steps", self.max_steps, 1)
-        require(self.report is None or callable(self.report), "report", "expected a function", got=self.report)
 
     def start(
         self,

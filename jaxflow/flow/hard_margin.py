@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import AbstractPrinted, checked, require, tree_where
+from jaxflow._core import AbstractPrinted, checked, tree_where
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.flow.drive import FIRST_STEP, StepMeter
 from jaxflow.flow.hard_margin_step import HardMarginState, Margins, project
@@ -54,7 +54,7 @@ class HardMarginPath(AbstractPrinted):
     - `error`: the sum over all steps of the estimated error of the direction. This estimate of the error of the end
       does not assume that the path is attracting.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
-    - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
+    - `converged`: the residual asked for was reached; `steps`: those accepted.
     """
 
     state: HardMarginState
@@ -65,7 +65,6 @@ class HardMarginPath(AbstractPrinted):
     slack: Float[Array, ""]
     converged: Bool[Array, ""]
     steps: Int[Array, ""]
-    newton_steps: Int[Array, ""]
 
 
 @checked(least={"max_steps": 1}, positive=["degree", "tolerance", "target"], infinite=["until"])
@@ -94,7 +93,6 @@ def hard_margin_flow(
     - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
     - `report` receives a line once a second, as that of `Drive` does.
     """
-    require(report is None or callable(report), "report", "expected a function", got=report)
     line = "hard-margin flow: {} steps, log norm + {:.3g}, KKT residual {:.1e}"
     meter = None if report is None else StepMeter(report, line)
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
@@ -110,7 +108,7 @@ def hard_margin_flow(
     start = blank(scaled)
     zero, count = jnp.zeros((), weights.dtype), jnp.zeros((), int)
     infinite, unseen = jnp.full_like(zero, jnp.inf), jnp.full_like(zero, jnp.nan)
-    begun = HardMarginPath(start, start, infinite, zero, zero, unseen, infinite <= target, count, count)
+    begun = HardMarginPath(start, start, infinite, zero, zero, unseen, infinite <= target, count)
     first = jnp.where(ready, FIRST_STEP, 0.0).astype(weights.dtype)
     nowhere = _Before(scaled, scaled, infinite, infinite, infinite)
 
@@ -128,7 +126,7 @@ def hard_margin_flow(
         k, extra = (1.0 + ratio) / (1.0 + 2.0 * ratio), ratio**2 / (1.0 + 2.0 * ratio)
         moved = psi - before.weights
         base = psi + extra * moved
-        state, solved, newton_steps = project(margins, present, now.state, base, k * length, now.residual)
+        state, solved = project(margins, present, now.state, base, k * length, now.residual)
         # Newton's parabola. Of a start, without points before, there is a constant or a line, and half of what it
         # misses is the error of Euler's formula.
         both = before.length + before.longer
@@ -158,9 +156,8 @@ def hard_margin_flow(
             slack=slack,
             converged=residual <= target,
             steps=now.steps + 1,
-            newton_steps=now.newton_steps + newton_steps,
         )
-        new = tree_where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
+        new = tree_where(accepted, keep, now)
         passed = _Before(psi, before.weights, length, before.length, now.residual)
         before = tree_where(accepted, passed, before)
         if meter is not None:

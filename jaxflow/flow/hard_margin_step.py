@@ -67,9 +67,9 @@ def project(
     base: Float[Array, " p"],
     length: Float[Array, ""],
     residual: Float[Array, ""],
-) -> tuple[HardMarginState, Bool[Array, ""], Int[Array, ""]]:
-    """ψ with ψ = base + `length` (G(ψ) − ψ), found from `origin`; whether it was found, and Newton steps. `residual` is
-    that of the last step."""
+) -> tuple[HardMarginState, Bool[Array, ""]]:
+    """ψ with ψ = base + `length` (G(ψ) − ψ), found from `origin`, and whether it was found. `residual` is that of the
+    last step."""
     share = length / (1.0 + length)
     pulled = (1.0 - share) * base
     # What multipliers and gates push is known to this share of the weights.
@@ -94,9 +94,9 @@ def project(
 
     # Multipliers of the step are those of the program times the share.
     begun = eqx.tree_at(lambda s: s.multipliers, origin, share * origin.multipliers)
-    state, status, count = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
+    state, status, _ = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
     state = eqx.tree_at(lambda s: s.multipliers, state, state.multipliers / share)
-    return state, status == 1, count
+    return state, status == 1
 
 
 def _consistent(margins: Margins, present: Array, state: HardMarginState, tolerance: Array) -> Array:

@@ -1,7 +1,6 @@
 """The continuous flow: Diffrax's `diffeqsolve` around one vector field."""
 
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import diffrax
@@ -16,9 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxflow._core import (
     RESULTS,
     all_finite,
-    as_boolean,
-    as_integer,
-    check_kind,
+    checked,
     good,
     is_concrete,
     positive_or_one,
@@ -40,6 +37,7 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory, describe
 
 
+@checked(least={"max_steps": 1})
 def integrate(
     risk: EmpiricalRisk,
     model: Any,
@@ -95,16 +93,11 @@ def integrate(
     path.log_norm  # (5,)
     ```
     """
-    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     risk, model = tree_in_float((risk, model))
     clock = as_clock(clock)
     coordinates = as_coordinates(coordinates)
     coordinates.check(risk, model)
     risk.check(model)
-    max_steps, throw = as_integer("max_steps", max_steps, 1), as_boolean("throw", throw)
-    check_kind("stop", stop, (AbstractStop, NoneType), "a stopping rule")
-    check_kind("adjoint", adjoint, (diffrax.AbstractAdjoint, NoneType), "an adjoint of Diffrax")
-    check_kind("progress", progress, (bool, diffrax.AbstractProgressMeter), "True, False or a meter of Diffrax")
     require(save_at is None or saveat is None, "saveat", "save_at is the same in another form; give one of them")
     if saveat is not None:
         check_saveat(saveat, until)

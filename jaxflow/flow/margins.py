@@ -190,26 +190,21 @@ class BilinearMargins(AbstractMargins):
 
 
 class PairMargins(AbstractMargins):
-    r"""$q=A(a\odot b)$ with two vectors a, b as leaves: diagonal attention, two-layer diagonal networks.
-
-    `rotated`: the leaves are $u=(a+b)/\sqrt2$ and $v=(a-b)/\sqrt2$, so that $q=\tfrac12A(u\odot u-v\odot v)$.
-
-    B is diagonal on a + b and a - b, or where `rotated` on a and b, of each coordinate.
-    """
+    r"""$q=\tfrac12A(u\odot u-v\odot v)$ with two vectors u, v as leaves: diagonal attention and two-layer diagonal
+    networks, of $a\odot b$ with $u=(a+b)/\sqrt2$ and $v=(a-b)/\sqrt2$. B is diagonal."""
 
     rows: Float[Array, "N d"]
-    rotated: bool = eqx.field(static=True, default=False)
     degree: ClassVar[int] = 2
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        a, b = jax.tree.leaves(x)
-        # Of halves without cancellation.
-        return self.rows @ (0.5 * (a - b) * (a + b) if self.rotated else a * b)
+        u, v = jax.tree.leaves(x)
+        # Without cancellation.
+        return self.rows @ (0.5 * (u - v) * (u + v))
 
     def turned(self, x: PyTree) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         """The gradient of the products by the two leaves."""
-        a, b = jax.tree.leaves(x)
-        return (a, -b) if self.rotated else (b, a)
+        u, v = jax.tree.leaves(x)
+        return u, -v
 
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
         (a, b), (c, d) = self.turned(x), jax.tree.leaves(direction)
@@ -226,11 +221,8 @@ class PairMargins(AbstractMargins):
         return plus, minus
 
     def solve(self, factors: tuple[Array, Array], right: PyTree) -> PyTree:
-        (a, b), (plus, minus) = jax.tree.leaves(right), factors
-        if self.rotated:
-            return _like(right, plus * a, minus * b)
-        own, across = 0.5 * (plus + minus), 0.5 * (plus - minus)
-        return _like(right, own * a + across * b, across * a + own * b)
+        (u, v), (plus, minus) = jax.tree.leaves(right), factors
+        return _like(right, plus * u, minus * v)
 
     def gram(self, factors: tuple[Array, Array], x: PyTree) -> Float[Array, "N N"]:
         # The gradient of a margin is a row times the turned state, and turning commutes with the inverse.

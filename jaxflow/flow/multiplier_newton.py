@@ -11,7 +11,7 @@ import optimistix
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, checked, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
 from jaxflow.flow.coordinates.base import LOG_ZERO
 from jaxflow.flow.margins import AbstractConstraints
@@ -72,6 +72,7 @@ class _Newton(eqx.Module):
     count: Int[Array, ""]
 
 
+@checked(positive=["change"], least={"max_iterations": 1})
 class MultiplierNewton(diffrax.AbstractSolver):
     r"""An implicit method in `LogArcLength`, with stages solved for $\log\pi$ in place of the weights.
 
@@ -118,11 +119,6 @@ class MultiplierNewton(diffrax.AbstractSolver):
     max_iterations: int = 20
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Any] = diffrax.Kvaerno5.interpolation_cls
-
-    def __check_init__(self) -> None:
-        check_kind("method", self.method, diffrax.AbstractImplicitSolver, "an implicit solver of Diffrax")
-        check_real("change", self.change, positive=True)
-        as_integer("max_iterations", self.max_iterations, 1)
 
     def order(self, terms: Any) -> int | None:
         return self.method.order(terms)

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, require
+from jaxflow._core import ScaledGradient, check_kind, checked
 from jaxflow.flow.constraints import leading
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -59,6 +59,7 @@ class Joined(AbstractStop):
         return jnp.all(fired) if self.together else jnp.any(fired)
 
 
+@checked(positive=["gap"])
 class CertificateGap(AbstractStop):
     r"""Stops when the flow certifies its direction to a relative duality gap.
 
@@ -75,15 +76,12 @@ class CertificateGap(AbstractStop):
     gap: float | Float[Array, ""]
     certify: Callable[[EmpiricalRisk, Any, Any, ScaledGradient], Certificate]
 
-    def __check_init__(self) -> None:
-        check_real("gap", self.gap, positive=True)
-        require(callable(self.certify), "certify", "expected a function", got=self.certify)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         certificate = self.certify(situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled)
         return certificate.duality_gap <= self.gap
 
 
+@checked(positive=["tolerance"], most={"tolerance": 1.0}, nonnegative=["pull"])
 class SelectionSettled(AbstractStop):
     r"""Stops when attention has settled on one token per query, and the pull of the others is small.
 
@@ -101,11 +99,6 @@ class SelectionSettled(AbstractStop):
     tolerance: float | Float[Array, ""] = 1e-3
     pull: float | Float[Array, ""] | None = None
 
-    def __check_init__(self) -> None:
-        check_real("tolerance", self.tolerance, positive=True, most=1.0)
-        if self.pull is not None:
-            check_real("pull", self.pull, least=0.0)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         top, share = leading(situation.attention(), situation.risk.data)
         multipliers: Any = situation.scaled.multipliers
@@ -115,6 +108,7 @@ class SelectionSettled(AbstractStop):
         return jnp.all(share >= 1.0 - self.tolerance) & (away <= most * jnp.sum(jnp.abs(pull)))
 
 
+@checked(positive=["share"], most={"share": 1.0})
 class Unsaturated(AbstractStop):
     """Stops where in some query the top token and its copies have less than `share` of the attention, so that the flow
     leaves its selection.
@@ -122,20 +116,15 @@ class Unsaturated(AbstractStop):
 
     share: float = 0.99
 
-    def __check_init__(self) -> None:
-        check_real("share", self.share, positive=True, most=1.0)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return jnp.any(leading(situation.attention(), situation.risk.data)[1] < self.share)
 
 
+@checked(positive=["gap"])
 class SelfCertified(AbstractStop):
     """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`)."""
 
     gap: float | Float[Array, ""]
-
-    def __check_init__(self) -> None:
-        check_real("gap", self.gap, positive=True)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.certifies(self.gap)
@@ -145,6 +134,7 @@ class SelfCertified(AbstractStop):
 GROWTH = 1e-4
 
 
+@checked(positive=["tolerance"])
 class AtRest(AbstractStop):
     r"""Stops where the direction no longer turns: $\|V-x/\|x\|\|\le\text{tolerance}$ with the unit velocity V.
 
@@ -158,14 +148,12 @@ class AtRest(AbstractStop):
 
     tolerance: float = 1e-13
 
-    def __check_init__(self) -> None:
-        check_real("tolerance", self.tolerance, positive=True)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         whole = jnp.exp(situation.log_norm - situation.log_size())
         return (situation.drift() <= self.tolerance) & (situation.growth() <= (1.0 + GROWTH) * whole)
 
 
+@checked(positive=["tolerance"], least={"degree": 1})
 class StationaryPoint(AbstractStop):
     r"""Stops where the gradient vanishes by cancellation: $\|\nabla L\|\le\text{tolerance}\cdot\sum_k|p_k|$.
 
@@ -187,10 +175,6 @@ class StationaryPoint(AbstractStop):
     tolerance: float = 1e-10
     degree: int = 1
 
-    def __check_init__(self) -> None:
-        check_real("tolerance", self.tolerance, positive=True)
-        as_integer("degree", self.degree, 1)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         least = jnp.log(self.tolerance)
         if self.degree > 1:
@@ -199,6 +183,7 @@ class StationaryPoint(AbstractStop):
         return rests & (situation.growth() <= self.tolerance * jnp.exp(situation.log_sum))
 
 
+@checked(positive=["share"], most={"share": 1.0})
 class Returned(AbstractStop):
     r"""Stops where weights are shorter than `share` of the path: it has come back from far out, where a logarithm of
     its length no longer tells what happens within the length of the weights.
@@ -206,13 +191,11 @@ class Returned(AbstractStop):
 
     share: float = 0.1
 
-    def __check_init__(self) -> None:
-        check_real("share", self.share, positive=True, most=1.0)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.log_reach() < jnp.log(self.share)
 
 
+@checked()
 class LossExcess(AbstractStop):
     r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`.
 
@@ -225,13 +208,11 @@ class LossExcess(AbstractStop):
 
     log_excess: float | Float[Array, ""]
 
-    def __check_init__(self) -> None:
-        check_real("log_excess", self.log_excess)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.scaled.log_scale + situation.log_sum <= self.log_excess
 
 
+@checked(infinite=["log_time", "log_arc_length"])
 class Budget(AbstractStop):
     """Stops at a log time or a log arc length, in every clock.
 
@@ -246,23 +227,17 @@ class Budget(AbstractStop):
     log_time: float | Float[Array, ""] = jnp.inf
     log_arc_length: float | Float[Array, ""] = jnp.inf
 
-    def __check_init__(self) -> None:
-        check_real("log_time", self.log_time, inf=True)
-        check_real("log_arc_length", self.log_arc_length, inf=True)
-
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return (situation.log_time >= self.log_time) | (situation.log_arc_length >= self.log_arc_length)
 
 
+@checked(least={"steps": 1})
 class Stiff(AbstractStop):
     """Stops an explicit method whose steps are as long as stability allows, and have been for some accepted steps in a
     row (15 of them are Hairer and Wanner's choice for Dopri5, *Solving ODEs II*, IV.2). Never stops another method.
     """
 
     steps: int = 15
-
-    def __check_init__(self) -> None:
-        as_integer("steps", self.steps, 1)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.stiff_steps >= self.steps

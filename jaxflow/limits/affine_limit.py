@@ -14,17 +14,18 @@ Of mirror flow (`jaxflow.limits.affine_mirror`) the first case holds where the l
 parameters, and the second one, with the norm of the potential, where all margins diverge. Nothing else is decided.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import REST, RTOL, AbstractFrame, AffineFlow, Path, frame_of, path_of
-from jaxflow.limits.affine_mirror import MirrorFrame, mirror_frame
+from jaxflow.limits.affine_mirror import mirror_frame
 from jaxflow.limits.affine_rest import Rest, rest_of
 from jaxflow.limits.affine_theorems import theorem_of
 from jaxflow.limits.kantorovich import flat
@@ -55,9 +56,13 @@ APART = 0.75
 
 class _Problem(NamedTuple):
     """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
-    norms of one. `growing`, `still`: the margins that diverge and those that converge; neither is one of +∞.
-    `leading`: the heaviest datum of each output, which `LinearFacts` describes."""
+    norms of one. `start` θ_0, and `unravel` from θ to a model. `growing`, `still`: the margins that diverge and those
+    that converge; neither is one of +∞. `leading`: the heaviest datum of each output, which `LinearFacts` describes.
+    `mirror`: whether it is no gradient flow."""
 
+    risk: EmpiricalRisk
+    start: Float[Array, " p"]
+    unravel: Callable[[Array], Any]
     flow: AffineFlow
     basis: Float[Array, "p m"]
     unit: Float[Array, ""]
@@ -68,6 +73,16 @@ class _Problem(NamedTuple):
     program: MaxMarginProgram
     best: ThinMargin | Solution
     leading: Int[Array, " i"]
+    mirror: bool
+
+    def outside(self, x: Float[Array, " m"]) -> Float[Array, " p"]:
+        """A point of the span in the units of the parameters."""
+        return self.basis @ x / self.unit
+
+    def trained(self, theta: Float[Array, " p"]) -> PyTree:
+        """The trained parameters of a model."""
+        model = self.unravel(theta)
+        return eqx.filter(model, self.risk.filter(model))
 
 
 def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
@@ -81,15 +96,14 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
     return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
 
 
-def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any, norm: AbstractNorm) -> Limit:
+def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any, norm: Any) -> Limit:
     """The limit of such a flow. `ruled`: the prediction of the rule registered for the model's class, see
     `jaxflow.limits.model_direction`. `norm`: of the potential of the mirror flow, Frobenius for gradient flow."""
     theta, unravel = flat(risk, model)
-    mirror = isinstance(norm, Lp | Schatten)
     # A Schatten norm is of the one matrix that is trained.
     shape = jax.tree.leaves(eqx.filter(model, risk.filter(model)))[0].shape if isinstance(norm, Schatten) else (-1,)
     problem = _problem_of(risk, theta, unravel, norm, shape)
-    flow, growing = problem.flow, problem.growing
+    flow, growing, mirror = problem.flow, problem.growing, problem.mirror
     budget = min(max_steps, IMPLICIT_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
@@ -117,7 +131,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     until = jnp.where(grows, slower * LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     rest = rest_of(flow, problem.still, problem.away, bend)
-    return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
+    return _concluded(problem, path, frame, rest, optimum, gap, ruled)
 
 
 def _problem_of(
@@ -174,7 +188,8 @@ def _problem_of(
     flow = AffineFlow(risk.loss, inner, products, offsets, weights, group)
     each = weights.reshape(jax.eval_shape(risk.losses, unravel(theta)).size, -1)
     leading = jnp.arange(len(each)) * each.shape[1] + jnp.argmax(each, axis=1)
-    return _Problem(flow, basis, unit, cone, growing, still, away, program, best, leading)
+    facts = flow, basis, unit, cone, growing, still, away, program, best, leading, mirror
+    return _Problem(risk, theta, unravel, *facts)
 
 
 def _margins_of(rows: Float[Array, "n m"], norm: AbstractNorm, shape: tuple[int, ...]) -> MaxMarginProgram:
@@ -208,18 +223,11 @@ def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Fl
 
 
 def _concluded(
-    risk: EmpiricalRisk,
-    theta: Float[Array, " p"],
-    unravel: Any,
-    problem: _Problem,
-    found: tuple[Path, AbstractFrame, Rest],
-    optimum: Float[Array, ""],
-    gap: float,
-    ruled: Any,
+    problem: _Problem, path: Path, frame: Any, rest: Rest, optimum: Float[Array, ""], gap: float, ruled: Any
 ) -> Limit:
-    path, frame, rest = found
+    risk, theta, outside, mirror = problem.risk, problem.start, problem.outside, problem.mirror
     cone, program, growing, still = problem.cone, problem.program, problem.growing, problem.still
-    some, mirror = jnp.any(growing), isinstance(frame, MirrorFrame)
+    some = jnp.any(growing)
     known = cone.separability.value != 0
     velocity, pushes = path.velocity, path.pushes
     own = certify(program, _shaped(program, velocity), pushes, "flow")
@@ -235,9 +243,6 @@ def _concluded(
         # it, to the tolerance of the path.
         certified = certified & (kkt.residual <= RTOL)
 
-    def outside(x: Array) -> Array:
-        return problem.basis @ x / problem.unit
-
     end = jnp.where(some, frame.length(path.s) * frame.growth + frame.beside(path.s, path.r), rest.point)
     quasi = some & jnp.any(still)
     # The start has a part in the span, too.
@@ -251,16 +256,16 @@ def _concluded(
         rests = rests & (rest.rank == theta.size)
 
     unit = _unit(outside(velocity))
-    theorem = theorem_of(risk, unravel(theta), program.norm, problem.flow.group > 1)
+    theorem = theorem_of(risk, problem.unravel(theta), program.norm, problem.flow.group > 1)
     prediction: Any = Prediction(program, theorem, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
-        prediction, solution, excess = ruled(unravel(unit))
+        prediction, solution, excess = ruled(problem.unravel(unit))
         optimal, contradicted = held_against(certified, solution, excess, gap)
     kind, outcome = decided(rests=rests, contradicted=contradicted, certified=certified, optimal=optimal)
 
-    trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
+    trajectory = _trajectory(problem, path, frame, end)
     facts = StationaryFacts(
         eigenvalue=rest.eigenvalue * problem.unit**2,
         rank=rest.rank,
@@ -279,12 +284,12 @@ def _concluded(
     if mirror:
         margin = margin / program.norm(_shaped(program, unit))
     # Along the start a mirror flow has a rate of its own.
-    slow = isinstance(frame, MirrorFrame) and frame.exponent < 2.0
+    slow = mirror and frame.exponent < 2.0
     return Limit(
         kind=kind,
         outcome=outcome,
-        flow_direction=eqx.filter(unravel(jnp.where(some, unit, (theta + outside(end)))), risk.filter(unravel(theta))),
-        end=unravel(theta + outside(end)),
+        flow_direction=problem.trained(jnp.where(some, unit, theta + outside(end))),
+        end=trajectory.final.model,
         certificate=certificate,
         flow_certificate=own,
         stationarity=gradient / positive_or_one(total),
@@ -303,7 +308,7 @@ def _concluded(
             linear=LinearFacts(
                 separability=cone.separability,
                 growing=growing if problem.flow.group == 1 else pairs[problem.leading],
-                component=eqx.filter(unravel(jnp.where(quasi, component, 0.0)), risk.filter(unravel(theta))),
+                component=problem.trained(jnp.where(quasi, component, 0.0)),
                 error=jnp.where(quasi, jnp.where(proved, bounds[0], jnp.inf), 0.0),
                 distance=jnp.where(quasi, jnp.where(proved, bounds[1], jnp.inf), 0.0),
                 steps=cone.steps,
@@ -339,17 +344,9 @@ def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[
     return KKTPoint(left, slack, weights)
 
 
-def _trajectory(
-    risk: EmpiricalRisk,
-    problem: _Problem,
-    path: Path,
-    frame: AbstractFrame,
-    end: Float[Array, " m"],
-    theta: Float[Array, " p"],
-    unravel: Any,
-) -> Trajectory:
+def _trajectory(problem: _Problem, path: Path, frame: Any, end: Float[Array, " m"]) -> Trajectory:
     """The end of the path as a trajectory; lengths are not integrated along it."""
-    flow = problem.flow
+    flow, theta = problem.flow, problem.start + problem.outside(end)
     # Margins at the end, without the roundings of a sum of large numbers.
     some = jnp.any(problem.growing)
     away = jnp.where(some, frame.beside(path.s, path.r), end)
@@ -363,22 +360,20 @@ def _trajectory(
     size = jnp.linalg.norm(push)
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
     power = 2.0
-    if isinstance(frame, MirrorFrame):
+    if problem.mirror:
         power, push = frame.exponent, jnp.where(some, path.velocity, push)
-    velocity = unravel(problem.basis @ push / positive_or_one(jnp.linalg.norm(push)))
     log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - power * jnp.log(problem.unit)
     names: Any = RESULTS
     result = names.where(~path.done, names.max_steps_reached, names.successful)
-    model = unravel(theta)
     final = Point(
-        model=model,
+        model=problem.unravel(theta),
         log_time=log_time,
         log_log_time=jnp.log(jnp.maximum(log_time, 0.0)),
         log_arc_length=jnp.full_like(log_time, jnp.nan),
         log_norm=jnp.log(jnp.linalg.norm(theta)),
         log_scale=scale,
         log_gradient_norm=log_size + jnp.log(problem.unit),
-        velocity=eqx.filter(velocity, risk.filter(model)),
+        velocity=problem.trained(problem.basis @ push / positive_or_one(jnp.linalg.norm(push))),
         multipliers=multipliers,
         reached=jnp.asarray(True),
     )

@@ -18,21 +18,18 @@ from jaxflow.margin.recession import orthonormal_columns
 class Rest(eqx.Module):
     r"""The minimum of the loss of some rows, over their span.
 
-    - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
-      included.
-    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false. With M of `jaxflow.losses.self_concordance` what a
+    - `point` x `(m,)`, without a part outside of the span.
+    - `error`: a bound on $\|x-x^*\|$, +inf where there is none. With M of `jaxflow.losses.self_concordance` what a
       datum has in the Hessian falls by a factor of at most e where none of its margins moves by more than 1/M. In the
-      ball of radius $4e\|g\|_{H^{-1}}$ in the norm of H a margin moves by $\|b_k\|_{H^{-1}}$ times that at most; where
-      data that may move further have a share $\delta\le\frac12$ of the Hessian ($b_kb_k^\top\preceq
-      \|b_k\|_{H^{-1}}^2H$), the Hessian is at least $(1-\delta)/e$ of H there, and the minimum is at a distance of at
-      most $2e\|g\|_{H^{-1}}/(1-\delta)$.
+      ball of radius $4e\|g\|_{H^{-1}}$ in the norm of H (g is the gradient at x, roundings included) a margin moves by
+      $\|b_k\|_{H^{-1}}$ times that at most; where data that may move further have a share $\delta\le\frac12$ of the
+      Hessian ($b_kb_k^\top\preceq\|b_k\|_{H^{-1}}^2H$), the Hessian is at least $(1-\delta)/e$ of H there, and the
+      minimum is at a distance of at most $2e\|g\|_{H^{-1}}/(1-\delta)$.
     - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
     """
 
     point: Float[Array, " m"]
-    decrement: Float[Array, ""]
     error: Float[Array, ""]
-    proved: Bool[Array, ""]
     eigenvalue: Float[Array, ""]
     rank: Int[Array, ""]
 
@@ -41,8 +38,8 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"
     """The minimum for the rows `still` of a loss with $M=$ `bend`; `away`, in its rows, spans what moves none of
     them."""
     none = jnp.zeros_like(flow.rows[0])
-    zero, unknown = none[0] * 0.0, jnp.full((), jnp.inf, none.dtype)
-    nothing = Rest(none, zero, unknown, jnp.asarray(False), zero * jnp.nan, jnp.zeros((), int))
+    unknown = jnp.full((), jnp.inf, none.dtype)
+    nothing = Rest(none, unknown, none[0] * jnp.nan, jnp.zeros((), int))
     return lax.cond(jnp.any(still), lambda: _rest_of(flow, still, away, bend), lambda: nothing)
 
 
@@ -112,9 +109,7 @@ def _rest_of(flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m
     proved = proved & (rank > 0)
     return Rest(
         point=point,
-        decrement=decrement,
         error=jnp.where(proved, reach * spread, jnp.inf),
-        proved=proved,
         eigenvalue=jnp.where(rank > 0, 1.0 / positive_or_one(spread) ** 2, jnp.nan),
         rank=rank,
     )

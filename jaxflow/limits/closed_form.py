@@ -16,7 +16,6 @@ from jaxflow.theory import (
     all_hold,
     datum_direction,
     datum_limit,
-    pairs_of,
     theorem_or_failures,
 )
 
@@ -45,51 +44,39 @@ class ClosedForm(AbstractPrinted):
         return theorem_or_failures(self.theorem, self.assumptions)
 
 
-def closed_point(
+def closed_form(
     risk: EmpiricalRisk, model: AbstractLinearNetwork, pairs: AbstractPairs | None, beta: Float[Array, " d"]
 ) -> ClosedForm | None:
-    """Theorem 5, or None for several data or where no pairs are known; `beta`: the flow's own end."""
+    """Theorem 5 of a limit point, Theorem 3 of a direction; None for several data or where no pairs are known. `beta`:
+    the flow's own end, of a direction at margin one."""
     data: Any = risk.data
     if pairs is None or data.targets.shape[0] != 1:
         return None
-    found = datum_limit(pairs, model, data.targets[0])
     slack = pairs.slack()
-    # A root found by bisection misses by roundings; half of the digits are no rounding.
-    most = jnp.sqrt(jnp.finfo(found.missed.dtype).eps)
-    root = found.missed <= most
-    return ClosedForm(
-        found.coefficients,
-        relative_distance(beta, found.coefficients),
+
+    def larger(theorem: int) -> Assumption:
+        what = f"the first layer is larger in every singular component (Theorem {theorem})"
+        return Assumption(what, slack > 0, slack)
+
+    if risk.loss.margin:
+        found, tied = datum_direction(pairs, model, data.targets[0])
+        theorem = (
+            "Yun et al. (2021), Theorem 3: from one data point both layers of a two-layer network converge in "
+            "direction to the top singular vectors of M(x)"
+        )
+        smooth = jnp.asarray(isinstance(risk.loss, Exponential | Logistic))
+        tail = Assumption("the loss is exponential (or logistic, with the same tail)", smooth, smooth - 1.0)
+        single = Assumption("one singular value is the largest", ~tied, -tied.astype(slack.dtype))
+        return ClosedForm(found, relative_distance(beta, found), theorem, (tail, larger(3), single))
+    point = datum_limit(pairs, model, data.targets[0])
+    theorem = (
         "Yun et al. (2021), Theorem 5: from one data point both layers of a two-layer network converge to the points "
-        "that g^(-1)(y / alpha^2) gives",
-        (
-            Assumption("the first layer is larger in every singular component (Theorem 5)", slack > 0, slack),
-            Assumption("g takes the value y (Theorem 5)", root, most - found.missed),
-        ),
+        "that g^(-1)(y / alpha^2) gives"
     )
-
-
-def closed_direction(risk: EmpiricalRisk, model: AbstractLinearNetwork, beta: Float[Array, " d"]) -> ClosedForm | None:
-    """Theorem 3, or None as for `closed_point`; `beta`: the flow's own direction at margin one."""
-    data: Any = risk.data
-    pairs = pairs_of(model, data.inputs) if data.targets.shape[0] == 1 else None
-    if pairs is None:
-        return None
-    target = data.targets[0]
-    found, tied = datum_direction(pairs, model, target)
-    slack = pairs.slack()
-    smooth = jnp.asarray(isinstance(risk.loss, Exponential | Logistic))
-    return ClosedForm(
-        found,
-        relative_distance(beta, found),
-        "Yun et al. (2021), Theorem 3: from one data point both layers of a two-layer network converge in direction "
-        "to the top singular vectors of M(x)",
-        (
-            Assumption("the loss is exponential (or logistic, with the same tail)", smooth, smooth - 1.0),
-            Assumption("the first layer is larger in every singular component (Theorem 3)", slack > 0, slack),
-            Assumption("one singular value is the largest", ~tied, -tied.astype(slack.dtype)),
-        ),
-    )
+    # A root found by bisection misses by roundings; half of the digits are no rounding.
+    most = jnp.sqrt(jnp.finfo(point.missed.dtype).eps)
+    root = Assumption("g takes the value y (Theorem 5)", point.missed <= most, most - point.missed)
+    return ClosedForm(point.coefficients, relative_distance(beta, point.coefficients), theorem, (larger(5), root))
 
 
 def relative_distance(beta: Float[Array, " d"], aim: Float[Array, " d"]) -> Float[Array, ""]:

@@ -12,8 +12,6 @@ from jaxflow._core import (
     Code,
     Outcome,
     SelectionStatus,
-    as_boolean,
-    as_integer,
     checked,
     compiled_once,
     good,
@@ -52,6 +50,7 @@ MAX_STEPS = 2000
 OWN_STEPS = 200_000
 
 
+@checked(least={"max_steps": 1})
 def find_limit(
     risk: EmpiricalRisk,
     model: Any,
@@ -105,17 +104,14 @@ def find_limit(
     assert limit.outcome == "globally_optimal" or limit.outcome == "locally_optimal"
     ```
     """
-    require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
     risk, model = tree_in_float((risk, model))
-    throw = as_boolean("throw", throw)
     if isinstance(model, AbstractLinearNetwork):
         call, most = network_call, IMPLICIT_STEPS
     elif is_own(risk, model):
         call, most = own_call, OWN_STEPS
     else:
         call, most = partial(_attention_call, throw), MAX_STEPS
-    max_steps = most if max_steps is None else as_integer("max_steps", max_steps, 1)
-    method, found = call(risk, model, method, gap, max_steps)
+    method, found = call(risk, model, method, gap, most if max_steps is None else max_steps)
     return told(found, method, risk, model, throw=throw, progress=progress)
 
 

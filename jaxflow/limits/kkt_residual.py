@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import check_real, compiled_once, positive_or_one, require, tree_where
+from jaxflow._core import checked, compiled_once, positive_or_one, require, tree_where
 from jaxflow._core.kinks import gated
 from jaxflow.flow import HardMarginState
 from jaxflow.limits.kantorovich import flat
@@ -29,6 +29,7 @@ from jaxflow.risk import EmpiricalRisk
 ROUNDS = 6
 
 
+@checked(nonnegative=["near"], most={"near": 1.0})
 def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near: float = 1e-6) -> KKTPoint:
     r"""The KKT residuals of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$ at any direction.
 
@@ -60,9 +61,7 @@ def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near
     jf.limits.kkt_residual(logistic, found.trajectory.final.model)  # of the exact flow's last point
     ```
     """
-    require(isinstance(risk, EmpiricalRisk), "risk", "expected an EmpiricalRisk", got=risk)
     require(risk.loss.margin and not risk.opaque, "risk", "expected a loss of the margin, with its margins")
-    check_real("near", near, least=0.0, most=1.0)
     if model is not None:
         risk.check(model)
         same = jax.tree.structure(eqx.filter(direction, eqx.is_array)) == jax.tree.structure(

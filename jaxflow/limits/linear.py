@@ -23,7 +23,7 @@ from jaxflow._core import (
 from jaxflow.data import LinearData
 from jaxflow.flow import hard_margin_flow
 from jaxflow.flow.coordinates.halves import has_pairs
-from jaxflow.limits.closed_form import closed_direction
+from jaxflow.limits.closed_form import closed_form
 from jaxflow.limits.kantorovich import flat
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear_method import LinearStaged
@@ -42,7 +42,7 @@ from jaxflow.limits.verdict import ELSEWHERE, judge
 from jaxflow.margin import Lp, ProgramResult, Separability, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
+from jaxflow.theory import Rule, pairs_of, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Regime, Trajectory
 
 
@@ -101,6 +101,7 @@ def conclude_direction(
     if model.degree > 2:
         trajectory, beyond = _followed_beyond(risk, trajectory, gap, report)
     within, start, inside = in_units(risk, model, trajectory)
+    data: Any = risk.data
     final = trajectory.final
     # Corollary 1 requires a loss below one at some time, and nothing else of the start.
     prediction = predict(risk, final.model if isinstance(model, DeepLinearNetwork) else model, None)
@@ -121,7 +122,7 @@ def conclude_direction(
     own_beta = chosen if program.transform is None else program.coefficients(chosen)
     if not read.faithful:
         # Theorem 3: ρ lives on the singular values of one datum; β is the network's own.
-        own_beta = beta / positive_or_one(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
+        own_beta = beta / positive_or_one(jnp.min(data.targets * (data.inputs @ beta)))
 
     ratio = stationarity(inside.final)
     seems_still = network_at_rest(within.data, start, inside)  # pyright: ignore[reportArgumentType]
@@ -158,6 +159,7 @@ def conclude_direction(
         certified=certified,
         optimal=optimal,
     )
+    pairs = pairs_of(model, data.inputs) if data.targets.size == 1 else None
     # Predicted are 1 - κ for ℓ1, and one for ℓ2 and for p < 1, where off-support entries of ρ tend to constants.
     optimum = solution.certificate.primal_value if convex else own.primal_value
 
@@ -180,8 +182,8 @@ def conclude_direction(
         rate=fit_rate(program, solution, trajectory, gap_of),
         trajectory=trajectory,
         details=NetworkFacts(
-            singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
-            closed_form=closed_direction(risk, model, own_beta),
+            singular_residual=singular_residual(final.model, data, multipliers),
+            closed_form=closed_form(risk, model, pairs, own_beta),
             beyond=beyond,
         ),
     )

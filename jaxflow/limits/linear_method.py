@@ -5,12 +5,11 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 
-from jaxflow._core import as_integer, check_kind, check_real, require
+from jaxflow._core import checked, require
 from jaxflow.flow import AbstractCoordinates, Halves, OneLayer, Spectrum, Weights
 from jaxflow.flow.coordinates.halves import has_pairs
-from jaxflow.limits.method import AbstractMethod, check_report
+from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow
 from jaxflow.limits.regression_gears import RegressionGears
@@ -21,6 +20,7 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 
+@checked(positive=["near", "far", "log_time", "rtol"], least={"saves": 3})
 class LinearStaged(AbstractMethod):
     r"""The default for linear networks.
 
@@ -30,9 +30,9 @@ class LinearStaged(AbstractMethod):
 
     **Arguments:** `near`, `far`: arc lengths of classification, `far` of two layers (None: $e^{10^6}$); `log_time`: end
     of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1 or less);
-    `saves`: save points for the rate; `coordinates`: of regression, None for `OneLayer` of diagonal networks and
-    `coordinates_of` others; `Dual` where the network allows it; `report`: receives a line a second (see `find_limit`'s
-    `progress`).
+    `saves`: save points for the rate, three at least; `coordinates`: of regression, None for `OneLayer` of diagonal
+    networks and `coordinates_of` others; `Dual` where the network allows it; `report`: receives a line a second (see
+    `find_limit`'s `progress`).
 
     **Example:**
 
@@ -51,19 +51,9 @@ class LinearStaged(AbstractMethod):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_real("near", self.near, positive=True)
-        if self.far is not None:
-            check_real("far", self.far, positive=True)
-        check_real("log_time", self.log_time, positive=True)
-        check_real("rtol", self.rtol, positive=True)
-        as_integer("saves", self.saves)
-        if self.coordinates is not None:
-            check_kind("coordinates", self.coordinates, AbstractCoordinates, "coordinates")
-        check_report(self.report)
-        ordered = 0 < self.near < (np.inf if self.far is None else self.far)
-        require(ordered, "near", f"expected 0 < near < far, got {self.near} and {self.far}")
-        require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")
-        require(0 < self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
+        ordered = self.far is None or self.near < self.far
+        require(ordered, "near", f"expected near < far, got {self.near} and {self.far}")
+        require(self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         problem = self.problem(risk, model, gap) if risk.loss.margin else self.regression(risk, model)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import Code, linalg, positive_or_one, tree_where
-from jaxflow.limits.closed_form import closed_point, relative_distance
+from jaxflow.limits.closed_form import closed_form, relative_distance
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
@@ -124,7 +124,7 @@ def find_point(
             error=error,
             error_source=Code(source, ErrorSource),
             flow_distance=relative_distance(beta, point),
-            closed_form=closed_point(risk, model, known.pairs, beta),
+            closed_form=closed_form(risk, model, known.pairs, beta),
         ),
     )
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import as_boolean, as_integer, check_kind, check_real, require
+from jaxflow._core import check_real, checked, require
 from jaxflow.flow import Scores, Weights
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
 from jaxflow.limits.attention import MOST_EXPONENTS, AttentionGears, cap_of, coordinates_of
@@ -37,6 +37,9 @@ class AbstractMethod(eqx.Module):
         """A trajectory that is long enough to find the limit and certify it to `gap`, with save points for its rate."""
 
 
+@checked(
+    positive=["near", "far", "horizon", "cap", "rtol"], infinite=["cap"], nonnegative=["floor"], most={"rtol": 1.0}
+)
 class Staged(AbstractMethod):
     r"""The default: settings of the gears in which attention is followed (`jaxflow.limits.path`).
 
@@ -79,16 +82,6 @@ class Staged(AbstractMethod):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        for name in ("near", "far", "horizon", "cap"):
-            if getattr(self, name) is not None:
-                check_real(name, getattr(self, name), positive=True, inf=name == "cap")
-        check_real("floor", self.floor, least=0.0)
-        check_real("rtol", self.rtol, positive=True, most=1.0)
-        as_integer("saves", self.saves, 0)
-        as_boolean("timed", self.timed)
-        if self.solver is not None:
-            check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
-        check_report(self.report)
         given = [x for x in (self.near, self.far, self.horizon) if x is not None]
         require(given == sorted(given), "method", "expected near < far <= horizon")
 
@@ -181,8 +174,3 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
         + "ask for a larger gap",
     )
     return gap
-
-
-def check_report(report: Any) -> None:
-    """**Raises:** `ValueError` for what receives no lines."""
-    require(report is None or callable(report), "report", "expected a function of a line", got=report)

@@ -21,9 +21,8 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import (
     RESULTS,
     Outcome,
-    as_integer,
     as_plain,
-    check_real,
+    checked,
     good,
     positive_or_one,
     require,
@@ -34,7 +33,6 @@ from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
 from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.limits.limit import Limit, Rate
-from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, is_worth_compiling, located_kinks, settle
 from jaxflow.limits.outcome import decided
@@ -57,6 +55,7 @@ SHARE_OF_GAP = 1e-2
 SCALINGS = (0.5, 2.0, 3.0)
 
 
+@checked(positive=["degree", "rtol", "tolerance"], most={"rtol": 1.0}, least={"hard_margin_steps": 1})
 class ModelStaged(eqx.Module):
     r"""How `find_limit` follows a model of your own.
 
@@ -90,16 +89,8 @@ class ModelStaged(eqx.Module):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        if self.degree is not None:
-            check_real("degree", self.degree, positive=True)
-        check_real("log_loss", self.log_loss)
         require(self.log_loss < 0, "log_loss", f"expected a negative logarithm, got {self.log_loss}")
-        if self.rtol is not None:
-            check_real("rtol", self.rtol, positive=True, most=1.0)
-        check_real("tolerance", self.tolerance, positive=True)
-        as_integer("hard_margin_steps", self.hard_margin_steps, 1)
         check_potential("potential", self.potential)
-        check_report(self.report)
 
 
 def norm_of(method: ModelStaged) -> AbstractNorm:

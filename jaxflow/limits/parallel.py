@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import as_boolean, as_integer, check_kind, compiled_once, one_lane_at_a_time, tree_in_float
+from jaxflow._core import checked, compiled_once, one_lane_at_a_time, tree_in_float
 from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
@@ -24,6 +24,7 @@ THEOREM = (
 )
 
 
+@checked(least={"max_steps": 1})
 def find_limits(
     risk: EmpiricalRisk,
     model: MultiHeadAttention,
@@ -52,10 +53,7 @@ def find_limits(
         print(one)
     ```
     """
-    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     risk, model = tree_in_float((risk, model))
-    throw = as_boolean("throw", throw)
-    max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
     method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap)
     if model.degree is None:
         raise ValueError("model: expected layers of one degree, W or factors but not both")
@@ -64,7 +62,7 @@ def find_limits(
         for part in model.parts:
             refuse_ties(data, part.head)
     rules = tuple(rule_of(part) for part in model.parts)
-    numbers = arguments_of(method, gap, max_steps, data)
+    numbers = arguments_of(method, gap, MAX_STEPS if max_steps is None else max_steps, data)
 
     def found(method: Any) -> tuple[Limit, ...]:
         return _find_limits(risk, model, method, *numbers, rules)

@@ -38,8 +38,7 @@ MARGINS = {
         BilinearMargins(normal(6, 4), normal(3, 2, seed=1)),
         (normal(4, 3, seed=2), normal(2, 3, seed=5)),
     ),
-    "diagonal": (PairMargins(normal(6, 4)), (normal(4, seed=2), normal(4, seed=5))),
-    "halves": (PairMargins(normal(6, 4), rotated=True), (normal(4, seed=2), normal(4, seed=5))),
+    "halves": (PairMargins(normal(6, 4)), (normal(4, seed=2), normal(4, seed=5))),
     "quadratic": (QuadraticMargins(symmetric(6, 5)), normal(5, seed=2)),
 }
 _layers = models.DeepLinearNetwork((normal(4, 3, seed=2), normal(3, seed=5)))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_kind, is_concrete, require
+from jaxflow._core import ScaledGradient, checked, is_concrete, require
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretched
 from jaxflow.models import (
@@ -49,6 +49,7 @@ class DualForm(eqx.Module):
         return (*(eta * jnp.cosh(angle) for eta in first), size * jnp.sinh(angle))
 
 
+@checked()
 class Dual(AbstractStretched):
     r"""ν with $\dot\nu=-r(\nu)$, $r_i=\ell'(f(x_i),y_i)$, from (66), which holds for any loss.
 
@@ -70,10 +71,6 @@ class Dual(AbstractStretched):
     """
 
     decomposition: Decomposition | None = None
-
-    def __check_init__(self) -> None:
-        if self.decomposition is not None:
-            check_kind("decomposition", self.decomposition, Decomposition, "a Decomposition")
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         form = self._form(risk, model)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_vector, require_finite
+from jaxflow._core import ScaledGradient, checked
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, rows_against_others
 from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
@@ -19,6 +19,7 @@ from jaxflow.models.attention import bilinear
 from jaxflow.risk import EmpiricalRisk
 
 
+@checked()
 class Halves(AbstractCoordinates):
     r"""For `DiagonalAttention` with a linear head: $u=(k+q)/\sqrt2$, $v=(k-q)/\sqrt2$, $k\odot q=\frac12(u^2-v^2)$; and
     for a `DiagonalLinearNetwork` of two layers, which are k and q here.
@@ -33,11 +34,6 @@ class Halves(AbstractCoordinates):
     """
 
     conserved: Float[Array, " d"] | None = None
-
-    def __check_init__(self) -> None:
-        if self.conserved is not None:
-            as_vector("conserved", self.conserved)
-            require_finite("conserved", self.conserved)
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         data = risk.data
@@ -64,10 +60,13 @@ class Halves(AbstractCoordinates):
         return eqx.tree_at(_pair, context[1], ((u + v) * _ROOT, (u - v) * _ROOT))
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
-        risk, model = context[0], self.decode(context, state)
-        if isinstance(risk.data, LinearData) and not risk.loss.margin:
+        risk, data = context[0], context[0].data
+        if isinstance(data, TokenData):
+            model = self.decode(context, state)
+            return attention_constraints(risk, model, lambda index: PairMargins(pair_rows(data, index)))
+        if not risk.loss.margin:
             return super().constraints(context, state)
-        return pair_constraints(risk, model, rotated=True)
+        return NetworkConstraints(PairMargins(data.targets[:, None] * data.inputs), jnp.ones(data.targets.size), risk)
 
     def growth(self, context: PyTree, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
         logarithmic = [jnp.where(x == 0, -jnp.inf, -g / nonzero(x)) for x, g in zip(state, gradient, strict=True)]
@@ -102,19 +101,10 @@ def _pair(model: Any) -> tuple[Any, Any]:
     return (model.k, model.q) if isinstance(model, DiagonalAttention) else model.weights
 
 
-def pair_constraints(risk: EmpiricalRisk, model: Any, rotated: bool = False) -> AbstractConstraints:
-    r"""$q=A(k\odot q)$ of diagonal attention, with $\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$ for the
-    tokens $\alpha$ with the most attention, or of a diagonal network of two layers; `rotated`: of u and v."""
-    data: Any = risk.data
-    if isinstance(data, LinearData):
-        margins = PairMargins(data.targets[:, None] * data.inputs, rotated)
-        return NetworkConstraints(margins, jnp.ones(data.targets.size), risk)
-
-    def below(index: Int[Array, " o"]) -> PairMargins:
-        queries = jnp.repeat(data.queries.reshape(-1, data.tokens.shape[-1]), data.tokens.shape[1] - 1, axis=0)
-        return PairMargins(rows_against_others(data, index, data.tokens) * queries, rotated)
-
-    return attention_constraints(risk, model, below)
+def pair_rows(data: TokenData, index: Int[Array, " o"]) -> Float[Array, "N d"]:
+    r"""A of $q=A(k\odot q)$ in diagonal attention: $(x_{i\alpha_i}-x_{it})\odot z_i$ for the tokens α = `index`."""
+    queries = jnp.repeat(data.queries.reshape(-1, data.tokens.shape[-1]), data.tokens.shape[1] - 1, axis=0)
+    return rows_against_others(data, index, data.tokens) * queries
 
 
 def has_pairs(model: Any) -> bool:

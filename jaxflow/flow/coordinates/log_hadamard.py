@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, require
+from jaxflow._core import ScaledGradient, by_columns, checked, is_concrete, require
 from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own, safe_log
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
 
 
+@checked()
 class LogHadamard(AbstractCoordinates):
     r"""For `HadamardNetwork`: $\omega=\log(u+v)$, $\dot\omega=g(\theta)=-\partial L/\partial(u\odot v)$.
 
@@ -38,10 +39,6 @@ class LogHadamard(AbstractCoordinates):
     separate: bool = False
     sparse: bool = False
     stretched: ClassVar[bool] = True
-
-    def __check_init__(self) -> None:
-        as_boolean("separate", self.separate)
-        as_boolean("sparse", self.sparse)
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         if not isinstance(model, HadamardNetwork) or risk.data is None:

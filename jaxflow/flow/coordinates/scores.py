@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
+from jaxflow._core import ScaledGradient, checked, linalg, positive_or_one, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, together
 from jaxflow.flow.coordinates.base import AbstractCoordinates, risk_of_own
@@ -60,6 +60,7 @@ class ScoreAttention(AbstractAttention):
         self.initial.check(data)
 
 
+@checked(nonnegative=["lead"])
 class Scores(AbstractCoordinates):
     r"""For `CombinedAttention` with a fixed head: W stays in $W_0+\mathrm{span}\{(x_{it}-x_{i1})z_i^\top\}$.
 
@@ -80,10 +81,6 @@ class Scores(AbstractCoordinates):
     """
 
     lead: float | Float[Array, ""] | None = None
-
-    def __check_init__(self) -> None:
-        if self.lead is not None:
-            check_real("lead", self.lead, least=0.0)
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         data = risk.data

@@ -12,13 +12,12 @@ from jaxflow._core import ScaledGradient, tree_scale
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, rows_against_others
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.coordinates.halves import has_pairs, pair_constraints, pair_growth
+from jaxflow.flow.coordinates.halves import has_pairs, pair_growth, pair_rows
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, BilinearMargins, QuadraticMargins
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
     DiagonalAttention,
-    DiagonalLinearNetwork,
     PromptAttention,
 )
 from jaxflow.risk import EmpiricalRisk
@@ -51,7 +50,8 @@ class Weights(AbstractCoordinates):
         return pair_growth(state, tree_scale(-1.0, gradient)) if own else super().growth(context, state, gradient)
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
-        """For `DiagonalAttention`, `PromptAttention`, and linear networks of two layers under a margin loss.
+        """For `DiagonalAttention` (in `Halves` for less), `PromptAttention`, and linear networks of two layers under a
+        margin loss.
 
         **Raises:** `ValueError` for other models, and where other parameters than the model's own move.
         """
@@ -59,7 +59,9 @@ class Weights(AbstractCoordinates):
         known = DiagonalAttention | PromptAttention | AbstractLinearNetwork
         own = isinstance(model, known) and risk.filter(model) == model.trainable()
         if own and isinstance(model, DiagonalAttention) and isinstance(data, TokenData):
-            return pair_constraints(risk, model)
+            swapped = jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
+            hessians = jax.vmap(lambda row: jnp.kron(swapped, jnp.diag(row)))
+            return attention_constraints(risk, model, lambda index: QuadraticMargins(hessians(pair_rows(data, index))))
         if own and isinstance(model, PromptAttention) and isinstance(data, TokenData):
 
             def margins(index: Array) -> AffineMargins:
@@ -70,8 +72,6 @@ class Weights(AbstractCoordinates):
         # Margins of deeper networks are no quadratic forms.
         linear = own and isinstance(data, LinearData) and risk.loss.margin
         if linear and isinstance(model, AbstractLinearNetwork) and model.depth == 2:
-            if isinstance(model, DiagonalLinearNetwork):
-                return pair_constraints(risk, model)
             return NetworkConstraints(_network_margins(model, state, data), jnp.ones(data.targets.size), risk)
         return super().constraints(context, state)
 
