@@ -140,34 +140,29 @@ def percentages(
         check_name("over", name, [str(dim) for dim in codes.dims])
     names = outcomes_of(results)
     condition = decided(names) if given is None else as_codes("given", given, names)
-    kept = [str(dim) for dim in codes.dims if dim not in pooled]
-    values = codes.transpose(*kept, *pooled).values
-    shape = values.shape[: len(kept)]
-    table = np.zeros((*shape, 1 + max(names.values())), int)
-    for code in names.values():
-        table[..., code] = (values == code).reshape(*shape, -1).sum(-1)
-    ran = table[..., 1:].sum(-1)
-    held = table[..., list(condition)].sum(-1)
     axis, sets = "outcome", {name: (code,) for name, code in names.items() if code}
     if groups is not None:
         table_of_names = isinstance(groups, Mapping) and len(groups) > 0 and all(isinstance(n, str) for n in groups)
         require(table_of_names, "groups", f"expected a table of names and lists of outcomes, got {groups!r}")
         axis, sets = "group", {name: as_codes(f"groups[{name!r}]", some, names) for name, some in groups.items()}
-    count = np.stack([table[..., list(members)].sum(-1) for members in sets.values()], axis=-1)
-    both = [[code for code in members if code in condition] for members in sets.values()]
-    conditional = np.stack([table[..., members].sum(-1) for members in both], axis=-1)
+    # Read once, and not for every outcome. A count has none of its attributes.
+    codes = codes.compute().drop_attrs()
 
-    dims = [*kept, axis]
-    found: dict[str, Any] = {"count": (dims, count), "ran": (kept, ran), "given": (kept, held)}
-    found["not_run"] = (kept, table[..., 0])
+    def counted(members: Iterable[int]) -> Any:
+        return codes.isin(list(members)).sum(pooled)
+
+    def of_sets(chosen: Iterable[int]) -> Any:
+        each = [counted(code for code in members if code in chosen) for members in sets.values()]
+        return xarray.concat(each, xarray.IndexVariable(axis, list(sets))).transpose(..., axis)
+
+    count, conditional = of_sets(names.values()), of_sets(condition)
+    ran, held = counted(code for code in names.values() if code), counted(condition)
+    found = {"count": count, "ran": ran, "given": held, "not_run": counted([Outcome.not_run.value])}
     for prefix, part, whole in (("", count, ran), ("given_", conditional, held)):
-        whole = np.broadcast_to(whole[..., None], part.shape)
-        percentage = np.where(whole > 0, 100 * part / np.maximum(whole, 1), np.nan)
-        low, high = wilson(part, whole, confidence)
-        for name, value in (("percentage", percentage), ("low", 100 * low), ("high", 100 * high)):
-            found[prefix + name] = (dims, value)
-    coordinates = {name: results[name].values for name in kept if name in results.coords} | {axis: list(sets)}
-    answer = xarray.Dataset(found, coords=coordinates)
+        low, high = wilson(part, whole.broadcast_like(part).transpose(*part.dims), confidence)
+        found[prefix + "percentage"] = 100 * part / whole.where(whole > 0)
+        found |= {prefix + name: (part.dims, 100 * end) for name, end in (("low", low), ("high", high))}
+    answer = xarray.Dataset(found)
     told = ", ".join(name for name, code in names.items() if code in condition)
     answer.attrs = {"confidence": confidence, "given": told, "pooled": ", ".join(pooled), "rule": rule}
     answer["count"].attrs["long_name"] = f"instances that ended so, counted by the rule: {RULES[rule]}"

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_integer, as_key, as_plain, require
+from jaxflow._core import as_plain, checked
+from jaxflow._core.checks import LARGEST
 
 # The generator is part of the keys: another default of JAX must not change the instances.
 GENERATOR = "threefry2x32"
@@ -61,17 +62,16 @@ def as_keys(data: np.ndarray) -> Key[Array, "..."]:
     return jax.random.wrap_key_data(jnp.asarray(data, dtype=jnp.uint32), impl=GENERATOR)
 
 
+@checked(least={"seed": -LARGEST})
 def trial_key(seed: int, experiment: str, data_factors: Mapping[str, Any], trial: int) -> Key[Array, ""]:
     """The key of one instance."""
-    seed, trial = as_integer("seed", seed), as_integer("trial", trial, 0)
-    require(isinstance(experiment, str), "experiment", f"expected the name of an experiment, got {experiment!r}")
-    require(isinstance(data_factors, Mapping), "data_factors", f"expected a table of names, got {data_factors!r}")
     try:
         return as_keys(key_data(seed, experiment, data_factors, [trial])[0])
     except (TypeError, ValueError) as error:
         raise ValueError(f"data_factors: {data_factors!r} holds what has no name ({error})") from error
 
 
+@checked()
 def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     """The key of one of several draws of an instance, by the name of what is drawn. Adding a draw changes no other
     draw.
@@ -83,5 +83,4 @@ def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     tokens, start = jf.study.subkey(key, "tokens"), jf.study.subkey(key, "start")
     ```
     """
-    require(isinstance(name, str), "name", f"expected what is drawn, as a string, got {name!r}")
-    return jax.random.fold_in(as_key("key", key), int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+    return jax.random.fold_in(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))

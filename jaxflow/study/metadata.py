@@ -60,29 +60,26 @@ def read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _is_older(path: Path) -> bool:
-    """Whether `migrate` brings a store to today's schema; False where it has it.
+def _schema_version(path: Path) -> int:
+    """That of a store, today's or one that `migrate` brings to it.
 
     **Raises:** as `read_document`; `ValueError` for a schema that this version cannot read.
     """
     version = read_document(path)["attributes"]["schema_version"]
-    if version == SCHEMA_VERSION:
-        return False
     newer = version > SCHEMA_VERSION
     if newer or not all(step in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
         raise ValueError(
             f"store: {path} has schema_version {version}, written by {'a newer' if newer else 'another'} jaxflow; "
             f"this one reads {SCHEMA_VERSION}"
         )
-    return True
+    return version
 
 
 def migrate(path: Path) -> None:
     """Applies the table until the store has today's schema; nothing where it has it already."""
-    while _is_older(path):
-        version = read_document(path)["attributes"]["schema_version"]
+    while (version := _schema_version(path)) < SCHEMA_VERSION:
         MIGRATIONS[version](path)
-        if read_document(path)["attributes"]["schema_version"] != version + 1:
+        if _schema_version(path) != version + 1:
             raise RuntimeError(f"store: the migration of {path} from schema_version {version} did not raise it by one")
 
 
@@ -91,7 +88,7 @@ def read_head(path: Path) -> Head:
 
     **Raises:** as `read_document`; `ValueError` for another schema, for damage, and for attributes of other kinds.
     """
-    if _is_older(path):
+    if _schema_version(path) < SCHEMA_VERSION:
         raise ValueError(f"store: {path} has an older schema; continuing the study brings it to today's")
     document = read_document(path)
     attributes = dict(document["attributes"])

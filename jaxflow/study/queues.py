@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +27,7 @@ from jaxflow.limits.units import Units, units_of
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.results import of_one_instance
-from jaxflow.study.shapes import CPU, device_shapes
+from jaxflow.study.shapes import CPU, Shapes, device_shapes
 from jaxflow.theory import rule_of
 
 # The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3, to the same tokens (2,000 instances
@@ -57,8 +58,9 @@ class Instance(eqx.Module):
         return Instance(*(inside if units is None else units.inward(*inside)), units, small, (risk, model))
 
     def limit(self, way: Way, gap: float) -> Limit:
-        """The limit that a path points at."""
-        path, rests = way.path, way.gear == End.rests
+        """The limit that a path points at; `rounds` of its statistics are explicit stretches."""
+        stats = way.path.stats | {"rounds": way.stretches[Gear.explicit].astype(jnp.int32)}
+        path, rests = replace(way.path, stats=stats), way.gear == End.rests
         if self.whole is None:
             return conclude(self.risk, self.model, path, gap, rests=rests)
         inside = self.whole if self.small is None else (self.small.risk, self.small.model)
@@ -114,21 +116,17 @@ class Summary(eqx.Module):
 class Queues(eqx.Module):
     """How a block of an `experiment` is followed: `draw` makes an `Instance` of a key.
 
-    `gears`: what is certified, and tolerances. `width`: lanes; `parts`: of a block, each a queue of its own, side by
-    side on the cores of a CPU; `programs`: solved at a time (None: by the kind of device). `scout`: `"double"`, or
-    `"single"` for explicit stretches in single precision. `max_steps` of an instance. `rounds`: whether the number of
-    explicit stretches is kept under that name. `method`: follow every instance by `find_limit` with this instead.
+    `gears`: what is certified, and tolerances. `shapes`: lanes of a queue and so on. `scout`: `"double"`, or `"single"`
+    for explicit stretches in single precision. `max_steps` of an instance. `method`: follow every instance by
+    `find_limit` with this instead.
     """
 
     experiment: Any
     draw: Callable[[Key[Array, ""]], Instance]
     gears: Gears
-    width: int
-    parts: int
-    programs: int
+    shapes: Shapes
     scout: str = "double"
     max_steps: int = MAX_STEPS
-    rounds: bool = False
     method: Any = None
 
     @staticmethod
@@ -146,12 +144,12 @@ class Queues(eqx.Module):
         jax.eval_shape(known, jax.random.key(0))
         if not found[0]:
             return None
-        shapes, gap = device_shapes(), checked_gap(None, jnp.result_type(float))
+        gap = checked_gap(None, jnp.result_type(float))
 
         def draw(key: Any) -> Instance:
             return Instance.of(*experiment.setup(key, **factors))
 
-        return Queues(experiment, draw, Gears(gap), shapes.lanes, shapes.parts, shapes.programs)
+        return Queues(experiment, draw, Gears(gap), device_shapes())
 
 
 def block_in_queues(queues: Queues | None, trial_width: int) -> "Block | None":
@@ -179,7 +177,7 @@ class Block:
         summarize = Summary(queues.experiment)
         self._summarize = summarize if _hashable(summarize) else lambda limit: summarize(limit)
         # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
-        parts = max(1, min(queues.parts, trial_width // queues.width))
+        parts = max(1, min(queues.shapes.parts, trial_width // queues.shapes.lanes))
         self._size = -(-trial_width // parts)
         self._met = False
 
@@ -208,8 +206,7 @@ class Block:
             if self.queues.method is not None:
                 return self._with_method(one)
             ways = begun_paths(self.queues.gears, one.risk, one.model)
-            found = self._closed(*_take(self._rows(self._size)[0], (one, ways)))
-            return found | ({"rounds": jnp.zeros(1, jnp.int32)} if self.queues.rounds else {})
+            return self._closed(*_take(self._rows(self._size)[0], (one, ways)))
 
         return eqx.filter_eval_shape(look, keys)
 
@@ -218,8 +215,7 @@ class Block:
         `device`. The first time what comes last is compiled beside what comes first."""
         queues, risks, models = self.queues, instances.risk, instances.model
         if queues.method is not None:
-            found = jax.tree.map(np.asarray, self._with_method(instances))
-            return found | ({"rounds": np.ones(self._size, np.int32)} if queues.rounds else {})
+            return jax.tree.map(np.asarray, self._with_method(instances))
 
         begun = begun_paths(queues.gears, risks, models)
         compilations = {} if self._met else self._ahead(instances, begun)
@@ -233,8 +229,7 @@ class Block:
 
         ways = follow_many(risks, models, begun, turn)
         wait(compilations.values())
-        found = self._conclude(instances, ways)
-        return found | ({"rounds": np.asarray(ways.stretches[:, Gear.explicit], np.int32)} if queues.rounds else {})
+        return self._conclude(instances, ways)
 
     def _ahead(self, instances: Instance, begun: Way) -> dict[int, Future[Any]]:
         """Compilations of the gears and of the conclusion, begun in the order in which they are needed."""
@@ -251,7 +246,7 @@ class Block:
     def _stretch(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> tuple[Any, ...]:
         """The arguments of `turned`."""
         queues = self.queues
-        lanes = CPU.lanes if queues.scout == "single" and gear != Gear.explicit else queues.width
+        lanes = CPU.lanes if queues.scout == "single" and gear != Gear.explicit else queues.shapes.lanes
         most = jnp.asarray(queues.max_steps)
         return queues.gears, gear, jnp.asarray(again), risks, models, ways, most, lanes
 
@@ -271,7 +266,7 @@ class Block:
 
     def _with_method(self, instances: Instance) -> dict[str, Any]:
         queues = self.queues
-        return _one_by_one(self._summarize, queues.gears.gap, queues.method, queues.width, instances)
+        return _one_by_one(self._summarize, queues.gears.gap, queues.method, queues.shapes.lanes, instances)
 
     def _conclude(self, instances: Instance, ways: Way) -> dict[str, Any]:
         """Outcomes in groups of one size: a batch of programs takes as long as its slowest member."""
@@ -287,7 +282,7 @@ class Block:
 
     def _rows(self, number: int) -> list[np.ndarray]:
         """Instances in groups of one size, the last one filled up."""
-        rows, size = np.arange(number), min(self.queues.programs, number)
+        rows, size = np.arange(number), min(self.queues.shapes.programs, number)
         return [np.resize(rows[first : first + size], size) for first in range(0, number, size)]
 
 

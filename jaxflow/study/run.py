@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.study.blocks import job_of
-from jaxflow.study.cells import common_layout, filled_up
+from jaxflow.study.blocks import common_layout, filled_up, job_of
 from jaxflow.study.executors import Engine
 from jaxflow.study.files import write_log
 from jaxflow.study.plan import Index

@@ -32,25 +32,17 @@ class TwoResults(ValueError):
 class Store:
     """A store that this process writes."""
 
-    def __init__(
-        self,
-        path: Path,
-        plan: Plan,
-        definitions: dict[str, str],
-        attributes: dict[str, Any],
-        variables: tuple[Variable, ...] | None = None,
-    ):
+    def __init__(self, path: Path, head: Head):
         self.shown = path
         # An experiment may go to another folder; files do not follow it.
         self.path = path.absolute()
-        self.plan = plan
-        self.attributes = attributes
+        self.plan, self.attributes = head.plan, head.attributes
         self.variables: tuple[Variable, ...] | None = None
         # Complete blocks; negative until they have been counted.
         self.done = -1
-        self._encoder = Encoder(plan, definitions)
+        self._encoder = Encoder(head.plan, head.definitions)
         self._scratch = side_folder(self.path) / "scratch"
-        self._write_metadata(variables)
+        self._write_metadata(head.variables)
 
     @staticmethod
     def prepare(
@@ -81,7 +73,7 @@ class Store:
                 "layout": "",
                 "complete": 0,
             }
-            return Store(path, plan, definitions, attributes)
+            return Store(path, Head(plan, None, attributes, definitions))
         migrate(path)
         head = read_head(path)
         attributes = dict(head.attributes)
@@ -89,7 +81,7 @@ class Store:
         attributes["mixed"] = _mixed(path, attributes, now, allow_mixed)
         if head.plan.trials < plan.trials:
             _grow(path, head, plan, attributes)
-        return Store(path, plan, definitions, attributes, head.variables)
+        return Store(path, Head(plan, head.variables, attributes, definitions))
 
     def commit(self, index: Index, arrays: Mapping[str, np.ndarray], variables: tuple[Variable, ...]) -> bool:
         """Writes the chunks of a block (`outcome` last), then their checksums, whose presence completes it.

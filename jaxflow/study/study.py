@@ -4,9 +4,8 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
-from jaxflow._core import as_boolean, as_html, as_integer, as_path, as_plain, check_name, require, shortened
-from jaxflow.study.blocks import Computer, job_of
-from jaxflow.study.cells import common_layout, filled_up
+from jaxflow._core import as_html, as_integer, as_path, as_plain, check_name, checked, require, shortened
+from jaxflow.study.blocks import Computer, common_layout, filled_up, job_of
 from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
@@ -85,6 +84,7 @@ class Study:
     def _repr_html_(self) -> str:
         return as_html(repr(self))
 
+    @checked()
     def run(
         self,
         store_path: StorePath,
@@ -112,8 +112,6 @@ class Study:
         **Raises:** `ValueError` for a store of another study or schema, or results that cannot be continued; `OSError`
         for a full disk; `Interrupted` after Ctrl-C. Committed blocks are kept in every case.
         """
-        progress = as_boolean("progress", progress)
-        overwrite, allow_mixed = as_boolean("overwrite", overwrite), as_boolean("allow_mixed", allow_mixed)
         path = as_path("store_path", store_path)
         require(not path.is_file(), "store_path", f"{path} is a file, not a folder")
         where = path.absolute()  # an experiment may go to another folder meanwhile

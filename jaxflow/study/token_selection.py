@@ -139,6 +139,8 @@ class TokenSelection(AbstractExperiment):
             "log_log_time": final.log_log_time,
             "log_arc_length": final.log_arc_length,
             "num_steps": limit.trajectory.stats["num_steps"].astype(jnp.int32),
+            # A `method` has one.
+            "rounds": jnp.asarray(limit.trajectory.stats.get("rounds", 1), jnp.int32),
         }
 
     def padding(self) -> dict[str, int]:
@@ -167,12 +169,9 @@ class TokenSelection(AbstractExperiment):
             self,
             lambda key: Instance(*self.in_span(factors, key)),
             Gears(self.gap, self.rtol, self.far_rtol),
-            self.width,
-            self.parts,
-            self.programs,
+            device_shapes()._replace(lanes=self.width, parts=self.parts, programs=self.programs),
             self.scout,
             self.max_steps,
-            rounds=True,
             method=self.method,
         )
 

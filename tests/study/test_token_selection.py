@@ -11,8 +11,7 @@ import pytest
 import jaxflow as jf
 from jaxflow._core import Outcome
 from jaxflow.study import AbstractExperiment, Study, TokenSelection, queues, token_selection
-from jaxflow.study.blocks import Computer
-from jaxflow.study.cells import common_layout
+from jaxflow.study.blocks import Computer, common_layout
 from jaxflow.study.keys import as_keys, key_data
 
 # All blocks of W, and all of (K, Q), share what is compiled: of one experiment, one size, and d of 2, 3 or 4, which
