@@ -1,7 +1,7 @@
 """Pictures, drawn from saved numbers alone."""
 
-from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.path import draw_limit as draw_limit
+from jaxflow.plots.path import draw_limits as draw_limits
 from jaxflow.plots.path import draw_path as draw_path
 from jaxflow.plots.study import OUTCOME_COLORS as OUTCOME_COLORS
 from jaxflow.plots.study import draw_heat_map as draw_heat_map

@@ -174,66 +174,59 @@ def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tupl
     )
 
 
-@register(CombinedAttention)
-def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Any) -> Prediction:
-    data = _token_data(risk)
-    single = (
-        "Tarzanagh et al. (2023), Theorem 7: from a start close enough to a locally optimal direction, descent on "
-        "W converges in direction to the Frobenius-norm (Att-SVM) of the selected tokens"
-    )
-    several = (
-        "Tarzanagh et al. (2023), Corollary 2 (App. D, regularisation path): with several outputs a sequence W is "
-        "biased to the Frobenius-norm (SAtt-SVM) of the selected tokens"
-    )
-    theorem = single if data.single_query else several
-    return Prediction(attention_svm(data, selection, "frobenius"), theorem, attention_assumptions(risk, model))
-
-
-@register(FactoredAttention)
-def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Any) -> Prediction:
-    data = _token_data(risk)
-    d, m = model.K.shape
-    # Lemma 1: solutions have rank at most min(n, d); a bound that is no smaller changes nothing.
-    outputs = data.labels.size
-    norm = Nuclear() if m >= min(outputs, d) else Nuclear(rank=m)
-    single = (
-        "Tarzanagh et al. (2023), Theorem 2 (regularisation path) and Sheen et al. (2024), Theorem 5.1 (flow, "
-        "aligned start): (K, Q) is biased to the nuclear-norm (Att-SVM*) of the selected tokens"
-    )
-    several = (
-        "Tarzanagh et al. (2023), Corollary 2 (App. D, regularisation path): with several outputs a sequence (K, Q) "
-        "is biased to the nuclear-norm (SAtt-SVM) of the selected tokens"
-    )
-    theorem = single if data.single_query else several
-    return Prediction(attention_svm(data, selection, norm), theorem, attention_assumptions(risk, model))
-
-
-@register(DiagonalAttention)
-def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Any) -> Prediction:
-    data = _token_data(risk)
-    # Stated for one output a sequence; with several nothing is proven, and the program is the one to compare with.
-    proven = "" if data.single_query else " (stated for one output a sequence)"
-    return Prediction(
-        attention_svm(data, selection, "l1"),
-        "Sheen et al. (2024), Theorem 4.1" + proven + ": diagonal (K, Q) converges in direction to the l1-SVM of the "
-        "selected tokens",
-        attention_assumptions(risk, model),
-    )
-
-
-@register(PromptAttention)
-def _prompt(risk: EmpiricalRisk, model: PromptAttention, selection: Any) -> Prediction:
-    data = _token_data(risk)
-    return Prediction(
-        prompt_svm(data, selection, model.K),
-        "Ataee Tarzanagh et al. (2023), Max-Margin Token Selection in Attention Mechanism: from a start close enough "
-        "to a locally optimal direction, descent on the prompt converges in direction to the l2 SVM of its tokens",
-        attention_assumptions(risk, model),
-    )
-
-
 def _token_data(risk: EmpiricalRisk) -> TokenData:
     data = risk.data
     if not isinstance(data, TokenData):
         raise ValueError("risk: attention needs a risk on TokenData")
     return data
+
+
+def _attention_rule(
+    model: type, program: Callable[[TokenData, Any, Any], AbstractProgram], single: str, several: str | None = None
+) -> None:
+    """Registers a rule by its program of data, selection and model, and its theorem for one output a sequence and for
+    several; None: the same."""
+
+    def rule(risk: EmpiricalRisk, model: Any, selection: Any) -> Prediction:
+        data = _token_data(risk)
+        theorem = single if data.single_query or several is None else several
+        return Prediction(program(data, selection, model), theorem, attention_assumptions(risk, model))
+
+    register(model)(rule)
+
+
+def _factored_norm(data: TokenData, model: FactoredAttention) -> Nuclear:
+    d, m = model.K.shape
+    # Lemma 1: solutions have rank at most min(n, d); a bound that is no smaller changes nothing.
+    return Nuclear() if m >= min(data.labels.size, d) else Nuclear(rank=m)
+
+
+_SEVERAL = "Tarzanagh et al. (2023), Corollary 2 (App. D, regularisation path): with several outputs a sequence "
+_DIAGONAL = ": diagonal (K, Q) converges in direction to the l1-SVM of the selected tokens"
+_attention_rule(
+    CombinedAttention,
+    lambda data, selection, model: attention_svm(data, selection, "frobenius"),
+    "Tarzanagh et al. (2023), Theorem 7: from a start close enough to a locally optimal direction, descent on "
+    "W converges in direction to the Frobenius-norm (Att-SVM) of the selected tokens",
+    _SEVERAL + "W is biased to the Frobenius-norm (SAtt-SVM) of the selected tokens",
+)
+_attention_rule(
+    FactoredAttention,
+    lambda data, selection, model: attention_svm(data, selection, _factored_norm(data, model)),
+    "Tarzanagh et al. (2023), Theorem 2 (regularisation path) and Sheen et al. (2024), Theorem 5.1 (flow, "
+    "aligned start): (K, Q) is biased to the nuclear-norm (Att-SVM*) of the selected tokens",
+    _SEVERAL + "(K, Q) is biased to the nuclear-norm (SAtt-SVM) of the selected tokens",
+)
+_attention_rule(
+    DiagonalAttention,
+    lambda data, selection, model: attention_svm(data, selection, "l1"),
+    "Sheen et al. (2024), Theorem 4.1" + _DIAGONAL,
+    # With several nothing is proven, and the program is the one to compare with.
+    "Sheen et al. (2024), Theorem 4.1 (stated for one output a sequence)" + _DIAGONAL,
+)
+_attention_rule(
+    PromptAttention,
+    lambda data, selection, model: prompt_svm(data, selection, model.K),
+    "Ataee Tarzanagh et al. (2023), Max-Margin Token Selection in Attention Mechanism: from a start close enough "
+    "to a locally optimal direction, descent on the prompt converges in direction to the l2 SVM of its tokens",
+)
