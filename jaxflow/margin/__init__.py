@@ -1,14 +1,14 @@
 """Max-margin and minimum-norm programs, their solvers and certificates."""
 
 from jaxflow.margin.attention import AttentionProgram as AttentionProgram
+from jaxflow.margin.attention import FiniteComponentProgram as FiniteComponentProgram
 from jaxflow.margin.attention import attention_svm as attention_svm
+from jaxflow.margin.attention import finite_component as finite_component
 from jaxflow.margin.attention import prompt_svm as prompt_svm
 from jaxflow.margin.certificate import Certificate as Certificate
 from jaxflow.margin.certificate import CertificateSource as CertificateSource
 from jaxflow.margin.certificate import ProgramResult as ProgramResult
 from jaxflow.margin.certificate import Solution as Solution
-from jaxflow.margin.composition import FiniteComponentProgram as FiniteComponentProgram
-from jaxflow.margin.composition import finite_component as finite_component
 from jaxflow.margin.enumeration import AssumptionStatus as AssumptionStatus
 from jaxflow.margin.enumeration import Enumeration as Enumeration
 from jaxflow.margin.enumeration import enumerate_selections as enumerate_selections

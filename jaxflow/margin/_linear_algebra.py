@@ -1,12 +1,16 @@
-"""What the interior-point methods share: a step, and small linear algebra."""
+"""What the methods share: a step of interior points, small linear algebra, and a turn that a batch makes at need."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import all_finite, linalg, positive_or_one
+
+T = TypeVar("T")
 
 
 def step_to_boundary(
@@ -48,6 +52,19 @@ def corrected_step(
     moved = jnp.isfinite(length) & (length > 0) & all_finite(changes)
     length, changes = jnp.where(moved, length, 0.0), jax.tree.map(lambda dx: jnp.where(moved, dx, 0.0), changes)
     return jax.tree.map(lambda x, dx: x + length * dx, state, changes), moved
+
+
+def where_needed(needed: Bool[Array, ""], compute: Callable[[Bool[Array, ""]], T], otherwise: T) -> T:
+    """`compute(needed)` where it is `needed`.
+
+    A loop of at most one turn, not a branch: a batch of which no lane needs it makes none. What is to wait for the turn
+    has to depend on the argument of `compute`: the compiler would compute the rest before the loop.
+    """
+
+    def turn(state: tuple[Array, T]) -> tuple[Array, T]:
+        return jnp.asarray(False), compute(state[0])
+
+    return lax.while_loop(lambda state: state[0], turn, (needed, otherwise))[1]
 
 
 def scaled_cholesky(

@@ -1,5 +1,5 @@
 r"""Max-margin programs of attention: Att-SVM, Att-SVM$_\star$, $\ell_1$-SVM, Gen-SVM and their sequence
-variants."""
+variants; the finite component of a mixture."""
 
 from typing import Any, ClassVar
 
@@ -7,13 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import all_finite, as_matrix, is_concrete, raw_array, require
+from jaxflow._core import as_array, as_matrix, is_concrete, raw_array, require, require_finite
 from jaxflow.data import TokenData
 from jaxflow.data.tokens import first_index
 from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
-from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
+from jaxflow.margin.program import AbstractProgram, DenseRows, RankOneRows
 
 
 class AbstractAttentionProgram(AbstractProgram):
@@ -63,44 +63,21 @@ class AbstractAttentionProgram(AbstractProgram):
         difference = jnp.where(self.active[..., None], anchor - tokens, tokens - anchor)
         return jnp.where((self.active | self.equal)[..., None], difference, 0.0)
 
-    def values(self, primal: Float[Array, "..."]) -> Float[Array, "n ..."]:
-        keyed = jnp.einsum("...d,d->...d" if self.diagonal else "...d,ed->...e", self.queries, primal)
-        return jnp.sum(self.features() * keyed[..., None, :], axis=-1)
-
-    def adjoint(self, dual: Float[Array, "n ..."]) -> Float[Array, "..."]:
+    @property
+    def elements(self) -> RankOneRows | DenseRows:
         d = self.tokens.shape[-1]
-        pushed = jnp.sum(dual[..., None] * self.features(), axis=-2).reshape(-1, d)
-        queries = self.queries.reshape(-1, d)
-        return jnp.sum(pushed * queries, axis=0) if self.diagonal else pushed.T @ queries
+        rows = RankOneRows(self.features().reshape(-1, d), self.queries.reshape(-1, d))
+        return DenseRows(rows.left * rows.repeat(rows.right)) if self.diagonal else rows
 
-    def row_sizes(self) -> Float[Array, "n ..."]:
-        features, queries = self.features(), self.queries[..., None, :]
-        if self.diagonal:
-            return jnp.linalg.norm(features * queries, axis=-1)
-        return jnp.linalg.norm(features, axis=-1) * jnp.linalg.norm(queries, axis=-1)
-
-    def compact(self) -> Compact:
-        """One slot for each token but the anchor: n·k·(T−1) of them (the dual's size in exact reduction)."""
-        T, d = self.tokens.shape[-2:]
-        finite = all_finite((self.tokens, self.queries, self.targets))
-        outputs = self.selection[..., 0].size
+    @property
+    def slots(self) -> Int[Array, " m"]:
+        """One for each token but the anchor: n·k·(T−1) of them (the dual's size in exact reduction)."""
+        T, outputs = self.tokens.shape[-2], self.selection[..., 0].size
         anchor = jnp.argmax(self.anchor, axis=-1).reshape(outputs, 1)
         # The anchor's slot is the one left out; without any selected token all slots are empty anyway.
         token = jnp.arange(T - 1)[None, :]
         token = token + (token >= anchor)
-        flat = (jnp.arange(outputs)[:, None] * T + token).reshape(-1)
-        features = self.features().reshape(-1, d)[flat]
-        left = jnp.where(finite, features, 0.0)
-        right = jnp.where(finite, self.queries.reshape(outputs, d), 0.0)
-        rows = RankOneRows(left, right)
-        return Compact(
-            rows=DenseRows(left * rows.repeat(right)) if self.diagonal else rows,
-            inequality=self.active.reshape(-1)[flat] & finite,
-            equality=self.equal.reshape(-1)[flat] & finite,
-            targets=jnp.where(finite, self.targets.reshape(-1)[flat], 0.0),
-            slots=flat,
-            finite=finite,
-        )
+        return (jnp.arange(outputs)[:, None] * T + token).reshape(-1)
 
 
 class AttentionProgram(AbstractAttentionProgram):
@@ -119,6 +96,26 @@ class AttentionProgram(AbstractAttentionProgram):
     @property
     def targets(self) -> Float[Array, "n ..."]:
         return self.active.astype(self.tokens.dtype)
+
+
+class FiniteComponentProgram(AbstractAttentionProgram):
+    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7).
+
+    When a head is not linear, attention may converge to a mixture $s_i^\star$ of a set $O_i$ of tokens. Then
+    $W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6 of §6 of Tarzanagh et al.): $W^{mm}$ solves (Gen-SVM), which is
+    `attention_svm` with a set as selection, and $W^{fin}$ sets the proportions inside the set.
+    """
+
+    log_ratios: Float[Array, "n ..."]
+    conic: ClassVar[bool] = False
+
+    @property
+    def active(self) -> Bool[Array, "n ..."]:
+        return jnp.zeros_like(self.selection)
+
+    @property
+    def targets(self) -> Float[Array, "n ..."]:
+        return jnp.where(self.equal, self.log_ratios, 0.0)
 
 
 def _as_selection(data: TokenData, selection: Any) -> Bool[Array, "n ..."]:
@@ -202,3 +199,37 @@ def prompt_svm(data: TokenData, selection: Any, K: Any = None) -> AttentionProgr
         keys = keys @ K
     queries = jnp.ones((*data.output_shape, keys.shape[-1]), keys.dtype)
     return AttentionProgram(program.norm, keys, queries, program.selection, program.visible, True)
+
+
+def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteComponentProgram:
+    r"""The program of $W^{fin}$, of least Frobenius norm among all W that give the proportions of
+    `attention`.
+
+    **Arguments:** `selection`: mask of the sets $O_i$, as for `attention_svm`; `attention`: probabilities in
+    the same shape, positive on the selected tokens (the others are ignored, the scale of each query is free).
+
+    **Returns:** a program; `solve` gives $W^{fin}$, or `infeasible` where no W reaches the proportions.
+
+    **Raises:** `ValueError` naming the argument.
+
+    **Example:**
+
+    ```python
+    both = jnp.zeros((3, 4), bool).at[:, :2].set(True)
+    jf.margin.finite_component(data, both, jnp.full((3, 4), 0.25))
+    ```
+    """
+    base = attention_svm(data, selection)
+    attention = as_array("attention", attention)
+    require_finite("attention", attention)
+    require(
+        attention.shape == base.selection.shape,
+        "attention",
+        f"expected shape {base.selection.shape}, got {attention.shape}",
+    )
+    if is_concrete(attention, base.selection):
+        chosen = np.asarray(attention)[np.asarray(base.selection)]
+        require(bool((chosen > 0).all()), "attention", "selected tokens need positive probabilities")
+    log = jnp.log(jnp.where(base.selection, attention, 1.0))
+    anchor = jnp.sum(jnp.where(base.anchor, log, 0.0), axis=-1, keepdims=True)
+    return FiniteComponentProgram(**vars(base), log_ratios=log - anchor)

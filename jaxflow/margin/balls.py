@@ -13,7 +13,6 @@ that of the equalities follows from $\rho=\sum_k\lambda_kA_k$ by least squares.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -25,9 +24,8 @@ from jaxtyping import Array, Bool, Float, Inexact
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
-from jaxflow.margin.interpolation import least_norm
-from jaxflow.margin.l1 import L1Start, VectorPlace, begin, finish
-from jaxflow.margin.matrix_room import DenseRoom, MatrixPlace
+from jaxflow.margin.l1 import L1Start, VectorRoom, begin
+from jaxflow.margin.matrix_room import DenseRoom
 from jaxflow.margin.mehrotra import MAX_STEPS, Constraints, Interior, follow
 from jaxflow.margin.norms import Nuclear
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
@@ -62,14 +60,11 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
     shape = program.primal_zero.shape if program.norm.of_matrices else (rows.shape[1],)
     side = _dual_side(compact, start, rows, shape) if dual else _primal_side(program, compact, start, rows, shape)
     flat = side.elements.reshape(len(side.elements), -1)
-    if len(shape) == 2:
-        # C has the size of the columns: of a wide matrix the transpose.
-        room = DenseRoom(side.elements if shape[0] >= shape[1] else side.elements.transpose(0, 2, 1))
-        at, end_of, count = partial(MatrixPlace, room, jnp.asarray(True)), room.finish, room.size
-        shares = FAR * side.size * jnp.eye(count, dtype=dtype)
-    else:
-        at, end_of, count = partial(VectorPlace, flat), partial(finish, flat), flat.shape[1]
-        shares = jnp.full((count,), FAR, dtype) * side.size
+    tall = len(shape) < 2 or shape[0] >= shape[1]
+    # C has the size of the columns: of a wide matrix the transpose.
+    matrices = DenseRoom(side.elements if tall else side.elements.transpose(0, 2, 1)) if len(shape) == 2 else None
+    room = VectorRoom(flat) if matrices is None else matrices
+    shares = FAR * side.size * room.one(dtype)
     state = Interior(jnp.zeros((), int), side.start, shares, side.slack, jnp.where(skip, 1, 0))
 
     def attempt(carry: tuple, plan: tuple) -> tuple[tuple, Interior]:
@@ -80,16 +75,13 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
         status = jnp.where(skip, 1, jnp.where(onwards, 0, jnp.where(anew, 1, here.status)))
         begun = replace(begun, steps=here.steps, status=status)
         most = jnp.where(anew, max_steps, jnp.where(solved, here.steps + MORE_STEPS, max_steps // 2))
-        end = follow(at, end_of, count, side.constraints, begun, max_steps=most, tolerance=goal)
+        end = follow(room, side.constraints, begun, max_steps=most, tolerance=goal)
         return (end, solved | (end.status == 1)), end
 
     def answer(found: Interior) -> tuple[Array, Array]:
         point = found.weights @ flat
-        if len(shape) == 2:
-            matrix = point.reshape(shape)
-            push = 2 * (matrix @ found.shares if shape[0] >= shape[1] else found.shares @ matrix).reshape(-1)
-        else:
-            push = 2 * found.shares * point
+        pair = point.reshape(shape), found.shares
+        push = 2 * room.times(*(pair if tall else pair[::-1])).reshape(-1)
         if dual:
             primal, weights = _meeting(compact, rows, push), found.weights
         else:
@@ -197,5 +189,5 @@ def balanced(
 def _meeting(compact: Compact, rows: Array, primal: Array) -> Array:
     """The nearest point that meets the equalities: the interior point leaves its residual there."""
     dense = DenseRows(rows)
-    nearest, _ = least_norm(replace(compact, rows=dense, targets=compact.targets - dense.values(primal)))
+    nearest, _ = replace(compact, rows=dense, targets=compact.targets - dense.values(primal)).least_norm()
     return primal + jnp.where(compact.equality, nearest, 0.0) @ rows

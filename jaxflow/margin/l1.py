@@ -14,7 +14,7 @@ certifies and is the only solution.
 """
 
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,12 +23,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import step_to_boundary
+from jaxflow.margin._linear_algebra import step_to_boundary, where_needed
 from jaxflow.margin.certificate import FARKAS_MULTIPLE, Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, Candidate, closest, default_tolerance, judge
-from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1_vertex import find_vertex
-from jaxflow.margin.mehrotra import AbstractPlace, Constraints, Interior, Move, follow
+from jaxflow.margin.mehrotra import AbstractRoom, Constraints, Interior, Move, follow
 from jaxflow.margin.min_norm_point import interior_weights, min_norm_point
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
@@ -42,56 +41,43 @@ def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Ar
     return jnp.real(jnp.conj(rows) * point[None, :])
 
 
-class VectorPlace(AbstractPlace):
-    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k."""
+class VectorRoom(AbstractRoom):
+    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y."""
 
-    def __init__(self, rows: Array, weights: Array, shares: Array):
-        self.rows, self.shares = rows, shares
-        a = weights @ self.rows
-        self.room = 1.0 - jnp.abs(a) ** 2
-        self.slope = 2 * _inner(self.rows, a)
+    def __init__(self, rows: Inexact[Array, "m d"]):
+        self.rows, self.size = rows, rows.shape[1]
 
-    def schur(self, outer: Array) -> Array:
-        own = 2 * jnp.real((jnp.conj(self.rows) * self.shares[None, :]) @ self.rows.T)
-        return own + outer + (self.slope * (self.shares / self.room)[None, :]) @ self.slope.T
+    def combine(self, weights: Array) -> Array:
+        return weights @ self.rows
 
-    def product(self) -> Array:
-        return jnp.sum(self.shares * self.room)
+    def inner(self, left: Array, right: Array) -> Array:
+        return jnp.real(jnp.conj(left) * right)
 
-    def known(self, centre: Array, correction: Array) -> Array:
-        return self.slope @ ((centre - correction) / self.room)
+    def values(self, point: Array, shares: Array) -> Array:
+        return 2 * jnp.sum(_inner(self.rows, point * shares), axis=1)
 
-    def move(self, change: Array, centre: Array, correction: Array) -> Move:
-        closing = change @ self.slope
-        wanted = (centre - correction) / self.room
-        return Move(change, wanted - self.shares + self.shares / self.room * closing, (change @ self.rows, closing))
+    def schur(self, point: Array, shares: Array, inverse: Array) -> Array:
+        slope = 2 * _inner(self.rows, point)
+        own = 2 * jnp.real((jnp.conj(self.rows) * shares[None, :]) @ self.rows.T)
+        return own + (slope * (shares * inverse)[None, :]) @ slope.T
 
-    def longest(self, move: Move) -> Array:
-        change_a, closing = move.more
-        # The root of room − t·closing − t²|Δa|² = 0, without cancellation.
-        root = closing + jnp.sqrt(closing**2 + 4 * jnp.abs(change_a) ** 2 * self.room)
-        to_room = jnp.min(jnp.where(root > 0, 2 * self.room / positive_or_one(root), jnp.inf))
-        everywhere = jnp.ones(self.shares.shape, bool)
-        return jnp.minimum(to_room, step_to_boundary(self.shares, move.shares, everywhere))
+    def one(self, dtype: Any) -> Array:
+        return jnp.ones(self.size, dtype)
 
-    def product_after(self, move: Move, step: Array) -> Array:
-        change_a, closing = move.more
-        room = self.room - step * closing - step**2 * jnp.abs(change_a) ** 2
-        return jnp.sum((self.shares + step * move.shares) * room)
+    def times(self, left: Array, right: Array) -> Array:
+        return left * right
 
-    def centring(self, ratio: Array, affine: Array) -> Array:
-        return jnp.maximum(ratio**3, 1e-6)
+    def inverse(self, room: Array) -> Array:
+        return 1.0 / room
 
-    def second_order(self, move: Move) -> tuple[Array, Array]:
-        change_a, closing = move.more
-        correction = -move.shares * closing - self.shares * jnp.abs(change_a) ** 2
-        return correction, 2 * jnp.sum(_inner(self.rows, change_a * move.shares), axis=1)
+    def longest(self, room: Array, shares: Array, move: Move) -> Array:
+        # The root of c + t·Δc − t²|Δa|² = 0, without cancellation.
+        root = jnp.sqrt(move.room**2 + 4 * move.square * room) - move.room
+        to_room = jnp.min(jnp.where(root > 0, 2 * room / positive_or_one(root), jnp.inf))
+        return jnp.minimum(to_room, step_to_boundary(shares, move.shares, jnp.ones(self.size, bool)))
 
-
-def finish(rows: Inexact[Array, "m d"], weights: Float[Array, " m"], shares: Float[Array, " d"]) -> tuple[Array, Array]:
-    """⟨y, c⟩ and ⟨A_k, ρ⟩."""
-    a = weights @ rows
-    return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(rows, shares * a), axis=1)
+    def power(self, affine: Array) -> float:
+        return 3.0
 
 
 def polish(
@@ -160,7 +146,7 @@ def begin(program: AbstractProgram, compact: Compact) -> L1Start:
         size = jnp.max(jnp.abs(near)) / jnp.where((margin > 0) & jnp.isfinite(margin), margin, 1.0)
         interior = interior_weights(compact.rows, start, compact.inequality, compact.equality)
         return L1Start(size, interior, start.weights, start.zero, ~jnp.any(compact.inequality), start.steps)
-    weights, consistent = least_norm(compact)
+    weights, consistent = compact.least_norm()
     size, zero = jnp.max(jnp.abs(compact.rows.combine(weights))), jnp.zeros((), int)
     return L1Start(size, jnp.zeros_like(weights), weights, ~consistent, consistent & (size == 0), zero)
 
@@ -178,8 +164,8 @@ def weighted_l1(
     weights = 0.5 * start.interior / positive_or_one(pushed)
     shares, status = jnp.full((d,), 0.5, dtype) * start.size, jnp.where(skip, 1, 0)
     state = Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), status)
-    place, tolerance = partial(VectorPlace, rows), default_tolerance(dtype, 0.1 * INTERIOR_GAP)
-    end = follow(place, partial(finish, rows), d, constraints, state, max_steps=max_steps, tolerance=tolerance)
+    tolerance = default_tolerance(dtype, 0.1 * INTERIOR_GAP)
+    end = follow(VectorRoom(rows), constraints, state, max_steps=max_steps, tolerance=tolerance)
     weights, shares = jnp.where(skip, start.weights, end.weights), jnp.where(skip, 0.0, end.shares)
     return replace(end, weights=weights, shares=shares), polish(rows, compact, weights, shares)
 
@@ -202,14 +188,12 @@ def solve_l1(program: AbstractProgram, compact: Compact, tolerance: float, max_s
     impossible = program.conic & (proof.farkas <= 0.2 * FARKAS_MULTIPLE * float(jnp.finfo(dtype).eps))
     known = vertex.end & jnp.where(vertex.ray, impossible, solved)
 
-    # A loop of one turn, not a branch: for a batch whose vertices are all proved it does nothing. A lane that is proved
-    # gets an empty program there; the compiler would compute what depends on no turn before the loop.
-    def turn(state: tuple) -> tuple:
-        inner, steps, spent = _by_interior_point(program, _emptied(compact, state[0]), max_steps)
-        return jnp.asarray(True), _better(inner, best, vertex.unique, tolerance), steps, spent
+    # A lane that is proved gets an empty program.
+    def turn(needed: Bool[Array, ""]) -> tuple[Candidate, Array, Array]:
+        inner, steps, spent = _by_interior_point(program, _emptied(compact, ~needed), max_steps)
+        return _better(inner, best, vertex.unique, tolerance), steps, spent
 
-    state = (known, best, vertex.pivots, jnp.asarray(False))
-    _, answer, steps, spent = lax.while_loop(lambda state: ~state[0], turn, state)
+    answer, steps, spent = where_needed(~known, turn, (best, vertex.pivots, jnp.asarray(False)))
     return judge(program, compact, answer, steps=steps, spent=spent, tolerance=tolerance)
 
 

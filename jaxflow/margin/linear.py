@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Inexact
 from jaxflow._core import as_array, as_arrays, as_signs, is_concrete, raw_array, require, require_signs, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
-from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
+from jaxflow.margin.program import AbstractProgram, DenseRows
 
 
 class AbstractRowsProgram(AbstractProgram):
@@ -25,7 +25,7 @@ class AbstractRowsProgram(AbstractProgram):
         r"""$A_k$, `(n, m)` or `(n, p, q)`; $\langle a,v\rangle=\mathrm{Re}\,a^*v$."""
 
     @property
-    def _rows(self) -> DenseRows:
+    def elements(self) -> DenseRows:
         rows = self.constraint_rows
         return DenseRows(rows.reshape(len(rows), -1))
 
@@ -37,32 +37,11 @@ class AbstractRowsProgram(AbstractProgram):
     def equal(self) -> Bool[Array, " n"]:
         if self.conic:
             return jnp.full(self.targets.shape, False)
-        return jnp.any(self._rows.rows != 0, axis=1) | (self.targets != 0)
+        return jnp.any(self.elements.rows != 0, axis=1) | (self.targets != 0)
 
     @property
     def primal_zero(self) -> Inexact[Array, "..."]:
         return jnp.zeros_like(self.constraint_rows[0])
-
-    def values(self, primal: Inexact[Array, "..."]) -> Float[Array, " n"]:
-        return self._rows.values(primal.reshape(-1))
-
-    def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, "..."]:
-        return self._rows.combine(dual).reshape(self.primal_zero.shape)
-
-    def row_sizes(self) -> Float[Array, " n"]:
-        return self._rows.sizes()
-
-    def compact(self) -> Compact:
-        rows, targets = self._rows.rows, self.targets
-        finite = jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(targets))
-        return Compact(
-            rows=DenseRows(jnp.where(finite, rows, 0.0)),
-            inequality=self.active & finite,
-            equality=self.equal & finite,
-            targets=jnp.where(finite, targets, 0.0),
-            slots=jnp.arange(targets.shape[0]),
-            finite=finite,
-        )
 
 
 class AbstractLinearProgram(AbstractRowsProgram):

@@ -10,12 +10,13 @@ With a matrix G the inequalities are $(G\lambda)_k\ge0$ in place of $\lambda_k\g
 A_k,\rho\rangle-(G^\top w)_k=b_k$: so read the primal programs of the other two norms, whose unit balls are these rooms
 (`balls`).
 
-An `AbstractPlace` says what room, multiplier and their products are; the rest is here: a predictor without centring,
-the centre that it suggests, a corrector with second-order terms, the longest step that stays inside, the end.
+An `AbstractRoom` says what room and multiplier are, in the algebra of vectors, entry by entry, or of symmetric
+matrices: $c=1-m^*m$ of $m=\sum_k\lambda_kA_k$, and $\rho=2my$. The rest is here: a predictor without centring, the
+centre that it suggests, a corrector with second-order terms, the longest step that stays inside, the end. Newton's
+equations of matrices have the HKM symmetrisation (Helmberg, Rendl, Vanderbei, Wolkowicz 1996).
 """
 
 import abc
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,47 +38,69 @@ MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class Move(NamedTuple):
-    """A direction: of λ, of the shares, and what else a place keeps of it."""
+    """A direction: of λ, of the shares and of the room, $c+t\\Delta c-t^2\\Delta m^*\\Delta m$ after a step t."""
 
     weights: Float[Array, " m"]
     shares: Any
-    more: Any
+    room: Any
+    square: Any
+    point: Any
 
 
-class AbstractPlace(abc.ABC):
-    """A norm's dual at one point (λ, y)."""
+class AbstractRoom(abc.ABC):
+    """The elements $A_k$ of a norm's dual, and the algebra of its room and shares; `size`: entries of its diagonal."""
 
-    @abc.abstractmethod
-    def schur(self, outer: Float[Array, "m m"]) -> Float[Array, "m m"]:
-        """The matrix of the equations of λ; `outer`: what the inequalities add to it."""
-
-    @abc.abstractmethod
-    def product(self) -> Float[Array, ""]:
-        """⟨y, c⟩."""
+    size: int
 
     @abc.abstractmethod
-    def known(self, centre: Float[Array, ""], correction: Any) -> Float[Array, " m"]:
-        """The part of ⟨A_k, ρ⟩ after the step that the change of λ has nothing to do with."""
+    def combine(self, weights: Float[Array, " m"]) -> Any:
+        """m, in a form of the room's own."""
 
     @abc.abstractmethod
-    def move(self, change: Float[Array, " m"], centre: Float[Array, ""], correction: Any) -> Move:
-        """The direction that belongs to a change of λ."""
+    def inner(self, left: Any, right: Any) -> Any:
+        """l*r of two points in that form."""
 
     @abc.abstractmethod
-    def longest(self, move: Move) -> Float[Array, ""]:
+    def values(self, point: Any, shares: Any) -> Float[Array, " m"]:
+        """⟨A_k, ρ⟩ of ρ = 2my."""
+
+    @abc.abstractmethod
+    def schur(self, point: Any, shares: Any, inverse: Any) -> Float[Array, "m m"]:
+        r"""$2\langle A_k,A_ly\rangle+\mathrm{tr}(D_kyD_lc^{-1})$ with $D_k=A_k^*m+m^*A_k$."""
+
+    @abc.abstractmethod
+    def one(self, dtype: Any) -> Any:
+        """The unit of the algebra."""
+
+    @abc.abstractmethod
+    def times(self, left: Any, right: Any) -> Any:
+        """Its product."""
+
+    @abc.abstractmethod
+    def inverse(self, room: Any) -> Any:
+        """1/c."""
+
+    @abc.abstractmethod
+    def longest(self, room: Any, shares: Any, move: Move) -> Float[Array, ""]:
         """The largest step, of those looked at, that keeps room and shares positive."""
 
     @abc.abstractmethod
-    def product_after(self, move: Move, step: Float[Array, ""]) -> Float[Array, ""]:
-        """⟨y, c⟩ after a step."""
+    def power(self, affine: Float[Array, ""]) -> Float[Array, ""] | float:
+        """σ, the centre as a share of the mean product now, is this power of what the predictor leaves of it."""
 
-    @abc.abstractmethod
-    def centring(self, ratio: Float[Array, ""], affine: Float[Array, ""]) -> Float[Array, ""]:
-        """σ: the centre as a share of the mean product now, from what the predictor leaves of it."""
+    def at(self, point: Any, dtype: Any) -> Any:
+        """c at a point."""
+        return symmetric(self.one(dtype) - self.inner(point, point))
 
-    @abc.abstractmethod
-    def second_order(self, move: Move) -> tuple[Any, Float[Array, " m"]]:
-        """What the products of changes leave in y∘c and in ⟨A_k, ρ⟩."""
+    def finish(self, weights: Float[Array, " m"], shares: Any) -> tuple[Float[Array, ""], Float[Array, " m"]]:
+        """⟨y, c⟩ and ⟨A_k, ρ⟩."""
+        point = self.combine(weights)
+        return jnp.sum(shares * self.at(point, shares.dtype)), self.values(point, shares)
+
+
+def symmetric(x: Array) -> Array:
+    """The symmetric part of a matrix; a vector."""
+    return 0.5 * (x + x.T)
 
 
 class Interior(eqx.Module):
@@ -121,25 +144,20 @@ class Constraints(eqx.Module):
 
 
 def follow(
-    at: Callable[..., AbstractPlace],
-    finish: Callable[..., tuple[Float[Array, ""], Float[Array, " m"]]],
-    size: int,
+    room: AbstractRoom,
     constraints: Constraints,
     state: Interior,
     *,
     max_steps: int | Int[Array, ""],
     tolerance: float | Float[Array, ""],
 ) -> Interior:
-    r"""Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all.
-
-    **Arguments:** `at(weights, shares)`: the place (λ, y). `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`:
-    entries of the room's diagonal: complementarity is shared among them and the inequalities.
-    """
+    r"""Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all."""
     inequality, targets, used = constraints.inequality, constraints.targets, constraints.used
     dtype = targets.dtype
     eps = float(jnp.finfo(dtype).eps)
     on = inequality.astype(dtype)
-    count = jnp.sum(on) + size
+    # Complementarity is shared among the inequalities and the diagonal of the room.
+    count = jnp.sum(on) + room.size
     allowed = jnp.where(jnp.any(constraints.equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
     zero_m, zero_c = jnp.zeros_like(targets), jnp.zeros_like(on)
 
@@ -147,34 +165,45 @@ def follow(
         weights, shares, slack = state.weights, state.shares, state.slack
         held = constraints.held(weights)
         divisor = jnp.where(inequality, held, 1.0)
-        place = at(weights, shares)
+        point = room.combine(weights)
+        here = room.at(point, dtype)
+        inverse = room.inverse(here)
         # Predictor and corrector share one factorisation.
-        schur = place.schur(constraints.outer(slack / divisor))
+        schur = room.schur(point, shares, inverse) + constraints.outer(slack / divisor)
         factors = scaled_cholesky(schur, 10 * eps)
-        mean = (place.product() + jnp.sum(on * slack * held)) / count
+        mean = (jnp.sum(shares * here) + jnp.sum(on * slack * held)) / count
 
         def direction(
             centre: Array, correction: Any, second: Array, product: Array, refine: bool
         ) -> tuple[Move, Array]:
-            right = targets - place.known(centre, correction) - second
+            # ⟨D_k, z⟩ = 2⟨A_k, mz⟩ for symmetric z.
+            wanted = centre * inverse - symmetric(room.times(correction, inverse))
+            right = targets - room.values(point, wanted) - second
             right = right + constraints.pushed(on * (centre - product) / divisor)
             change = refined_solve(schur, *factors, jnp.where(used, right, 0.0), refine)
             change_slack = on * ((centre - product - slack * constraints.held(change)) / divisor - slack)
-            return place.move(change, centre, correction), change_slack
+            moved = room.combine(change)
+            change_room = -2 * symmetric(room.inner(point, moved))
+            turned = symmetric(room.times(room.times(shares, change_room), inverse))
+            square = room.inner(moved, moved)
+            return Move(change, wanted - shares - turned, change_room, square, moved), change_slack
 
         def longest(move: Move, change_slack: Array) -> Array:
             to_weights = step_to_boundary(held, constraints.held(move.weights), inequality)
             to_slack = step_to_boundary(slack, change_slack, inequality)
-            return jnp.minimum(place.longest(move), jnp.minimum(to_weights, to_slack))
+            return jnp.minimum(room.longest(here, shares, move), jnp.minimum(to_weights, to_slack))
 
         move, change_slack = direction(jnp.zeros((), dtype), jnp.zeros_like(shares), zero_m, zero_c, refine=False)
         affine = jnp.minimum(1.0, longest(move, change_slack))
-        reached = place.product_after(move, affine)
+        reached = jnp.sum((shares + affine * move.shares) * (here + affine * move.room - affine**2 * move.square))
         reached += jnp.sum(on * (slack + affine * change_slack) * (held + affine * constraints.held(move.weights)))
         ratio = jnp.clip(reached / count / positive_or_one(mean), 0.0, 1.0)
-        correction, second = place.second_order(move)
+        # What the products of changes leave in y∘c and in ⟨A_k, ρ⟩.
+        correction = room.times(move.shares, move.room) - room.times(shares, move.square)
+        second = room.values(move.point, move.shares)
         product = on * constraints.held(move.weights) * change_slack
-        move, change_slack = direction(mean * place.centring(ratio, affine), correction, second, product, refine=True)
+        centre = mean * jnp.clip(ratio ** room.power(affine), 1e-6, 1.0)
+        move, change_slack = direction(centre, correction, second, product, refine=True)
         length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move, change_slack))
         fine = jnp.isfinite(length) & (length > 0) & all_finite((move.weights, move.shares, change_slack))
         length = jnp.where(fine, length, 0.0)
@@ -182,7 +211,7 @@ def follow(
         shares = shares + length * jnp.where(fine, move.shares, 0.0)
         slack = slack + length * jnp.where(fine, change_slack, 0.0)
 
-        left, margins = finish(weights, shares)
+        left, margins = room.finish(weights, shares)
         gap = left + jnp.sum(on * slack * constraints.held(weights))
         residual = jnp.where(used, jnp.abs(targets - margins + constraints.pushed(on * slack)), 0.0)
         primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)

@@ -16,6 +16,10 @@ from jaxflow._core.checks import LARGEST
 RANK_TOLERANCE = 1e-8
 
 
+# N(primal), N*(adjoint) and the stationarity residual of the pair.
+Measured = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
+
+
 class AbstractNorm(eqx.Module):
     r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D,
     Tarzanagh et al. (2023).
@@ -36,9 +40,7 @@ class AbstractNorm(eqx.Module):
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
         """N*(adjoint)."""
 
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    def measure(self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]) -> Measured:
         r"""N(primal), N*(adjoint) and the stationarity residual of the pair.
 
         The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`; unless overridden
@@ -110,9 +112,7 @@ class Nuclear(AbstractNorm):
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
         return linalg.singular_values(adjoint)[0]
 
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    def measure(self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]) -> Measured:
         both = jnp.stack([primal, adjoint])
         if self.rank is None:
             values = linalg.singular_values(both)
@@ -238,9 +238,7 @@ class Lp(AbstractNorm):
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
         return _power_sum(adjoint, self.p / (self.p - 1)) if self.convex else jnp.max(jnp.abs(adjoint))
 
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    def measure(self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]) -> Measured:
         if self.convex:
             return super().measure(primal, adjoint)
         modulus = jnp.abs(primal)

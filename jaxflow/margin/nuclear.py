@@ -26,9 +26,10 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.lanes import looped_on_cpu
+from jaxflow.margin._linear_algebra import where_needed
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
-from jaxflow.margin.matrix_room import MatrixPlace, RankOneRoom
+from jaxflow.margin.matrix_room import RankOneRoom
 from jaxflow.margin.mehrotra import MAX_STEPS, Constraints, Interior, follow
 from jaxflow.margin.min_norm_point import MinNormPoint, interior_weights, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
@@ -76,11 +77,10 @@ def interior_point(
 
     def attempt(carry: tuple) -> tuple:
         state, _, _, _, careful, _ = carry
-        geometry = RankOneRoom(cross, queries, used)
+        geometry = RankOneRoom(cross, queries, used, careful)
         until = jnp.where(careful, tolerance, max(HANDOVER, tolerance))
         most = jnp.where(careful, max_steps, max_steps // 2)
-        place = partial(MatrixPlace, geometry, careful)
-        end = follow(place, geometry.finish, geometry.size, constraints, state, max_steps=most, tolerance=until)
+        end = follow(geometry, constraints, state, max_steps=most, tolerance=until)
         *better, settled = polish(cross, queries, inequality, equality, end.weights, end.shares)
         again = ~careful & ~settled
         M = geometry.combine(inside)
@@ -99,13 +99,11 @@ def interior_point(
     carry = (state, (weights, Y), skip, skip, jnp.asarray(False), ~skip)
     end, better, converged, settled, _, _ = lax.while_loop(lambda carry: carry[-1], attempt, carry)
 
-    def once_more(carry: tuple) -> tuple:
-        # The compiler would compute what depends on no round before the loop.
-        anew = jnp.where(carry[1], 0.0, end.weights)
-        *again, _ = polish(cross, queries, inequality, equality, anew, end.shares, singular=True)
-        return tuple(again), jnp.asarray(True)
+    def once_more(needed: Array) -> tuple[Array, Array]:
+        weights = jnp.where(needed, end.weights, 0.0)
+        return polish(cross, queries, inequality, equality, weights, end.shares, singular=True)[:2]
 
-    better, _ = lax.while_loop(lambda carry: ~carry[1], once_more, (better, settled))
+    better = where_needed(~settled, once_more, better)
     end = replace(end, status=jnp.where(converged, 1, 2))
     return end, replace(end, weights=better[0], shares=better[1])
 

@@ -42,9 +42,9 @@ class AbstractPotential(eqx.Module):
     def bent(self, point: Float[Array, " v"], changes: Float[Array, "v c"]) -> Float[Array, "v c"]:
         """How the gradient changes with the point, for several changes of it."""
 
-    @abc.abstractmethod
     def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
-        """How the gradient changes, in any unit; finite everywhere."""
+        """How the gradient changes with the point; finite everywhere, where `bent` is not."""
+        return jax.jvp(self.map, (point,), (change,))[1]
 
     @abc.abstractmethod
     def beyond(
@@ -73,9 +73,6 @@ class EntryPotential(AbstractPotential):
             changes + (self.exponent - 2) * unit * jnp.tile(along, (self.parts, 1))
         )
 
-    def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
-        return positive_or_one(jnp.abs(point)) ** (self.exponent - 2.0) * change
-
     def beyond(
         self, base: Float[Array, " v"], image: Float[Array, " v"], share: Float[Array, " v"]
     ) -> Float[Array, " v"]:
@@ -103,10 +100,6 @@ class SpectralPotential(AbstractPotential):
         factors = _factors(point.reshape(self.shape))
         moved = jax.vmap(lambda change: _changed(factors, self.exponent, change.reshape(self.shape)), 1, 2)(changes)
         return moved.reshape(changes.shape)
-
-    def turned(self, point: Float[Array, "..."], change: Float[Array, "..."]) -> Float[Array, "..."]:
-        factors = _factors(point.reshape(self.shape))
-        return _changed(factors, self.exponent, change.reshape(self.shape), finite=True).reshape(point.shape)
 
     def beyond(
         self, base: Float[Array, " v"], image: Float[Array, " v"], share: Float[Array, " v"]

@@ -7,11 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxflow._core import as_integer, check_kind, check_real, require
+from jaxflow._core import checked, require
 from jaxflow.margin.balls import solve_ball
 from jaxflow.margin.certificate import Certificate, Solution, bounds_of
 from jaxflow.margin.conclude import DIRECT_GAP, INTERIOR_GAP, STATIONARY_RESIDUAL, default_tolerance, judge
-from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import solve_l1
 from jaxflow.margin.lp import solve_lp
 from jaxflow.margin.min_norm_point import min_norm_point
@@ -22,6 +21,7 @@ from jaxflow.margin.power import solve_power
 from jaxflow.margin.program import AbstractProgram, DenseRows
 
 
+@checked(least={"max_steps": 1, "starts": 1}, positive=["tolerance"])
 def solve(
     program: AbstractProgram,
     *,
@@ -68,12 +68,6 @@ def solve(
     assert solution.result == "optimal"
     ```
     """
-    check_kind("program", program, AbstractProgram, "a program")
-    if tolerance is not None:
-        check_real("tolerance", tolerance, positive=True)
-    max_steps = None if max_steps is None else as_integer("max_steps", max_steps, 1)
-    starts = as_integer("starts", starts, 1)
-    require(solver is None or callable(solver), "solver", "expected a function of the program", got=solver)
     own = program.norm.solver() if solver is None else solver
     if own is not None:
         return _concluded(program, *own(program), tolerance)
@@ -102,7 +96,7 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
 
     if isinstance(norm, Frobenius):
         if not program.conic:
-            weights, consistent = least_norm(compact)
+            weights, consistent = compact.least_norm()
             primal = jnp.where(consistent, 1.0, 0.0) * compact.rows.combine(weights)
             none = jnp.zeros((), int)
             return found([(primal, weights)], steps=none, spent=none > 0, tolerance=within(DIRECT_GAP))
@@ -128,6 +122,7 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
     )
 
 
+@checked()
 def certify(program: AbstractProgram, primal: Any, dual: Any = None, source: Any = "program") -> Certificate:
     r"""Bounds on the optimum from any direction and any nonnegative weights, of any scale.
 
@@ -156,7 +151,6 @@ def certify(program: AbstractProgram, primal: Any, dual: Any = None, source: Any
     jf.margin.certify(program, limit.direction)  # how far a direction is from the optimum
     ```
     """
-    check_kind("program", program, AbstractProgram, "a program")
     if dual is None:
         dual = solve(program).dual
     return bounds_of(program, primal, dual, source)

@@ -11,6 +11,7 @@ from jaxflow.data import LinearData
 from jaxflow.margin import AbstractNorm, Certificate, Solution
 from jaxflow.margin.certificate import CertificateSource, ProgramResult
 from jaxflow.margin.linear import AbstractRowsProgram
+from jaxflow.margin.norms import Measured
 from jaxflow.models import (
     AbstractLinearNetwork,
     Decomposition,
@@ -58,9 +59,7 @@ class NormLike(AbstractNorm):
         angle = angle_of_height(depth, primal / e**depth)
         return e ** (2 * depth - 2) * jnp.cosh(angle) ** (depth - 2) * height_slope(depth, angle)
 
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    def measure(self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]) -> Measured:
         slope = self.slope(primal)
         size = jnp.max(jnp.abs(slope))
         off = jnp.max(jnp.abs(slope - adjoint)) / positive_or_one(size)

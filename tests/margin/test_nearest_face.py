@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import nnls
 
 from jaxflow.margin import min_norm_point as module
-from jaxflow.margin.min_norm_point import min_norm_point
-from jaxflow.margin.nearest_face import nearest_face
+from jaxflow.margin.min_norm_point import min_norm_point, nearest_face
 from jaxflow.margin.program import DenseRows
 
 M = 12

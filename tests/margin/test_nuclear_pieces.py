@@ -22,7 +22,7 @@ def test_schur_matrix_is_the_sum_of_traces_in_both_rooms(q: int) -> None:
     Y, P = (jnp.asarray(root @ root.T) for root in rng.normal(size=(2, q, q)))
     D = H[:, :, None] * G[:, None, :] + G[:, :, None] * H[:, None, :]
     expected = 2 * (F @ F.T) * (G @ Y @ G.T) + np.einsum("kab,bc,lcd,da->kl", D, Y, D, P)
-    rooms = RankOneRoom(F @ F.T, G, jnp.ones(m, bool)), DenseRoom(F[:, :, None] * G[:, None, :])
+    rooms = RankOneRoom(F @ F.T, G, jnp.ones(m, bool), True), DenseRoom(F[:, :, None] * G[:, None, :])
     for room in rooms:
         found = room.schur(room.combine(weights), Y, P)
         # Sums of some q⁴ roundings of terms as large as the largest entry.
