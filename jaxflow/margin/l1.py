@@ -139,12 +139,12 @@ class L1Start(eqx.Module):
 def begin(program: AbstractProgram, compact: Compact) -> L1Start:
     """Feasibility and scale from the same program in the ℓ2 norm."""
     if program.conic:
-        start = min_norm_point(compact.rows, compact.inequality, compact.equality, start=True)
+        start = min_norm_point(compact, start=True)
         near = start.primal
         margins = jnp.where(compact.inequality, compact.rows.values(near), jnp.inf)
         margin = jnp.min(margins, initial=jnp.inf)
         size = jnp.max(jnp.abs(near)) / jnp.where((margin > 0) & jnp.isfinite(margin), margin, 1.0)
-        interior = interior_weights(compact.rows, start, compact.inequality, compact.equality)
+        interior = interior_weights(compact, start)
         return L1Start(size, interior, start.weights, start.zero, ~jnp.any(compact.inequality), start.steps)
     weights, consistent = compact.least_norm()
     size, zero = jnp.max(jnp.abs(compact.rows.combine(weights))), jnp.zeros((), int)

@@ -51,7 +51,8 @@ class RankOneRoom(AbstractMatrixRoom):
     is kept as $\lambda\circ g$ and the rows $h_k=M^\top f_k$."""
 
     def __init__(self, cross: Float[Array, "m m"], queries: Float[Array, "m q"], used: Bool[Array, " m"], careful: Any):
-        self.cross, self.queries, self.used, self.careful = cross, queries, used, careful
+        self.cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
+        self.queries, self.used, self.careful = queries, used, careful
         self.size = queries.shape[1]
 
     def combine(self, weights: Array) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ from jaxflow._core.linalg import ROUNDED
 from jaxflow.margin._linear_algebra import corrected_step, where_needed
 from jaxflow.margin.conclude import default_tolerance
 from jaxflow.margin.l1_vertex import PIVOTS
-from jaxflow.margin.program import AbstractRows
+from jaxflow.margin.program import Compact
 
 # Constraints up to which the active set is looked for by pivots first: a pivot changes all of a square matrix, and a
 # large one does not fit into a cache. (500 programs of 20 and 42 constraints, in chunks of 16: 9 and 26 ms, by interior
@@ -50,16 +50,8 @@ class MinNormPoint(eqx.Module):
     converged: Bool[Array, ""]
 
 
-def min_norm_point(
-    rows: AbstractRows,
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
-    *,
-    max_steps: int = 40,
-    start: bool = False,
-    polish: bool = True,
-) -> MinNormPoint:
-    r"""Least-norm weights λ over the slots marked `inequality` (simplex) and `equality` (free).
+def min_norm_point(compact: Compact, *, max_steps: int = 40, start: bool = False, polish: bool = True) -> MinNormPoint:
+    r"""Least-norm weights λ over the slots that are inequalities (simplex) and equalities (free).
 
     The interior point stops at a complementarity gap of 2e-12 relative to the squared norm, in single precision 1.5e-6
     (the polish does the rest), or after `max_steps`.
@@ -67,6 +59,7 @@ def min_norm_point(
     **Arguments:** `start`: the point only gives other norms a scale and decides feasibility. It need not be exact, and
     nothing is polished but an optimum of zero, which proves something.
     """
+    rows, inequality, equality = compact.rows, compact.inequality, compact.equality
     gram = rows.gram()
     dtype = gram.dtype
     eps = float(jnp.finfo(dtype).eps)
@@ -135,7 +128,7 @@ def min_norm_point(
     if polish:
 
         def polished(given: Array) -> tuple:
-            return _polish(rows, given, scale, weights, slack, inequality, equality, zero, square)
+            return _polish(compact, given, scale, weights, slack, zero, square)
 
         if start:
             plain = weights, primal
@@ -145,37 +138,34 @@ def min_norm_point(
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
 
 
-def interior_weights(
-    rows: AbstractRows, point: MinNormPoint, inequality: Bool[Array, " m"], equality: Bool[Array, " m"]
-) -> Float[Array, " m"]:
+def interior_weights(compact: Compact, point: MinNormPoint) -> Float[Array, " m"]:
     r"""A dual start for other norms: the min-norm weights, every inequality lifted by the hull's distance to
     zero.
 
     Where that distance g is small only these weights make $\sum\lambda_kA_k$ small; equal ones are 1/g times
     worse.
     """
-    on = inequality.astype(point.weights.dtype)
+    rows, on = compact.rows, compact.inequality.astype(point.weights.dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
     size = jnp.sum(on * rows.sizes()) / count
     distance = jnp.sqrt(jnp.sum(jnp.abs(rows.combine(point.weights)) ** 2))
     share = jnp.clip(distance / positive_or_one(size), 0.0, 1.0)
     lifted = jnp.maximum(point.weights, 0.0) + share / count
-    return jnp.where(inequality, lifted, jnp.where(equality, point.weights, 0.0))
+    return jnp.where(compact.inequality, lifted, jnp.where(compact.equality, point.weights, 0.0))
 
 
 def _polish(
-    rows: AbstractRows,
+    compact: Compact,
     gram: Float[Array, "m m"],
     scale: Float[Array, ""],
     weights: Float[Array, " m"],
     slack: Float[Array, " m"],
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
     zero: Bool[Array, ""],
     square: Float[Array, ""],
 ) -> tuple[Float[Array, " m"], Inexact[Array, "..."]]:
     """Better weights, and the primal refined on its own: margins of the sum over λ carry an error of
     ε·‖A‖²/‖W‖⁻², a refined primal only ε·‖A‖·‖W‖, which matters where margins are small."""
+    rows, inequality, equality = compact.rows, compact.inequality, compact.equality
     dtype = gram.dtype
     eps = float(jnp.finfo(dtype).eps)
     on = inequality.astype(dtype)

@@ -71,17 +71,16 @@ def interior_point(
     boundary, of any scale, and `size`, the scale of $\|W\|$; `skip`: do nothing (an infeasible program).
     """
     constraints = Constraints(inequality, equality, inequality.astype(queries.dtype))
-    used = constraints.used
-    cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
+    room = partial(RankOneRoom, cross, queries, constraints.used)
     state = Interior(jnp.zeros((), int), weights, Y, slack, jnp.where(skip, 1, 0))
 
     def attempt(carry: tuple) -> tuple:
         state, _, _, _, careful, _ = carry
-        geometry = RankOneRoom(cross, queries, used, careful)
+        geometry = room(careful)
         until = jnp.where(careful, tolerance, max(HANDOVER, tolerance))
         most = jnp.where(careful, max_steps, max_steps // 2)
         end = follow(geometry, constraints, state, max_steps=most, tolerance=until)
-        *better, settled = polish(cross, queries, inequality, equality, end.weights, end.shares)
+        *better, settled = polish(geometry, constraints, end.weights, end.shares)
         again = ~careful & ~settled
         M = geometry.combine(inside)
         norm = jnp.sqrt(jnp.trace(geometry.inner(M, M)))
@@ -101,7 +100,7 @@ def interior_point(
 
     def once_more(needed: Array) -> tuple[Array, Array]:
         weights = jnp.where(needed, end.weights, 0.0)
-        return polish(cross, queries, inequality, equality, weights, end.shares, singular=True)[:2]
+        return polish(room(True), constraints, weights, end.shares, singular=True)[:2]
 
     better = where_needed(~settled, once_more, better)
     end = replace(end, status=jnp.where(converged, 1, 2))
@@ -115,7 +114,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[Interior, Interior, 
     """
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
-    least = min_norm_point(rows, compact.inequality, compact.equality, start=True)
+    least = min_norm_point(compact, start=True)
     # Coordinates of the queries in an orthonormal basis of their span, where that is smaller than d.
     reduced, basis = rows.right, jnp.eye(rows.right.shape[1], dtype=rows.right.dtype)
     if len(reduced) < len(basis):
@@ -144,7 +143,7 @@ def _start(
     At the optimum $2Y=(W^\top W)^{1/2}$ and the slack is what margins exceed; both are lifted off the boundary.
     """
     rows, inequality = compact.rows, compact.inequality
-    inside = interior_weights(rows, least, inequality, compact.equality)
+    inside = interior_weights(compact, least)
     combined = rows.combine(inside) @ basis
     primal = least.primal @ basis
     margins = rows.values(least.primal)

@@ -22,16 +22,16 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import scaled_cholesky
 from jaxflow.margin.conclude import default_tolerance
+from jaxflow.margin.matrix_room import RankOneRoom
+from jaxflow.margin.mehrotra import Constraints
 
 # Newton steps from where the interior point hands over, at a gap of 1e-7: 1e-14 after two.
 NEWTON_STEPS = 2
 
 
 def polish(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
+    room: RankOneRoom,
+    constraints: Constraints,
     weights: Float[Array, " m"],
     Y: Float[Array, "q q"],
     *,
@@ -42,13 +42,12 @@ def polish(
     """Polished (λ, Y), and whether they are `settled`; the input where the result is not finite or has negative
     weights. `singular`: by the LU factors of both equations together, for weights that are not unique: three times the
     work, and the digits that Cholesky factors lose. `rank`: the rank of Y, where it is given."""
+    cross, queries, inequality = room.cross, room.queries, constraints.inequality
     m, q = queries.shape
     # A generic solution has r(r+1)/2 <= number of active constraints.
     most = min(q, int((np.sqrt(8 * m + 1) - 1) / 2)) if rank is None else rank
-    used = inequality | equality
-    cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
-    H = cross @ (weights[:, None] * queries)
-    C = jnp.eye(q, dtype=Y.dtype) - (weights[:, None] * queries).T @ H
+    point = room.combine(weights)
+    C = room.at(point, Y.dtype)
     finite = jnp.all(jnp.isfinite(Y)) & jnp.all(jnp.isfinite(weights))
     values, vectors = linalg.eigh(jnp.where(finite, Y, 0.0))  # ascending
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -58,10 +57,10 @@ def polish(
         # A direction belongs to W where its share of Y exceeds its dual slack, both on the scale of one.
         kept = kept & (values / largest > jnp.sum(vectors * (C @ vectors), axis=0))
     Q = vectors * jnp.where(kept, jnp.sqrt(jnp.maximum(2 * values, 0.0)), 0.0)[None, :]
-    margins = 2 * jnp.sum((H @ Y) * queries, axis=1)
+    margins = room.values(point, Y)
     heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
     relative = weights / positive_or_one(heaviest)
-    support = (inequality & (relative > margins - 1.0)) | equality
+    support = (inequality & (relative > margins - 1.0)) | constraints.equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)
     i, j = np.triu_indices(most, 0, q)
@@ -72,8 +71,8 @@ def polish(
         weights, Q = state
         count = len(i)
         columns = jnp.where(kept[None, :], Q, vectors)
-        H = cross @ (weights[:, None] * queries)
-        C = columns.T @ (columns - (weights[:, None] * queries).T @ (H @ columns))
+        weighted, H = room.combine(weights)
+        C = columns.T @ (columns - weighted.T @ (H @ columns))
         HQ, GQ = H @ columns, queries @ columns
         # u_ij changes column i by column j and column j by column i, where the column that changes is in Q.
         to_i = kept[i].astype(dtype)
@@ -115,32 +114,26 @@ def polish(
     better, Q = lax.fori_loop(0, steps, step, (weights * on, Q))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
-    closed = settled(cross, queries, inequality, equality, better, Q)
+    closed = settled(room, constraints, better, Q)
     return jnp.where(fine, better, weights), jnp.where(fine, 0.5 * Q @ Q.T, Y), fine & closed
 
 
 def settled(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
+    room: RankOneRoom, constraints: Constraints, weights: Float[Array, " m"], Q: Float[Array, "q r"]
 ) -> Bool[Array, ""]:
     r"""Whether bounds without singular values close the gap of λ and $W=MQQ^\top$ to a few hundred roundings.
 
     $\|MQQ^\top\|_*\le\|MQ\|_F\|Q\|_F$, and $\|M\|_2^2\le1+\delta$ where an elimination finds
     $(1+\delta)I-M^\top M\succ0$.
     """
-    q = queries.shape[1]
-    eps = float(jnp.finfo(Q.dtype).eps)
-    delta = 100 * eps
-    pushed = cross @ (weights[:, None] * queries)
-    square = (weights[:, None] * queries).T @ pushed
-    margins = jnp.sum((pushed @ Q) * (queries @ Q), axis=1)
+    inequality, equality = constraints.inequality, constraints.equality
+    delta = 100 * float(jnp.finfo(Q.dtype).eps)
+    point = room.combine(weights)
+    square = room.inner(point, point)
+    margins = jnp.sum((point[1] @ Q) * (room.queries @ Q), axis=1)
     margin = jnp.min(jnp.where(inequality, margins, jnp.inf), initial=jnp.inf)
     broken = jnp.max(jnp.where(equality, jnp.abs(margins), 0.0), initial=0.0)
     above = jnp.sqrt(jnp.sum(Q * (square @ Q)) * jnp.sum(Q**2) * (1.0 + delta))
     closed = above <= (1.0 + default_tolerance(Q.dtype, 1e3)) * margin * jnp.sum(jnp.where(inequality, weights, 0.0))
-    inside = linalg.definite((1.0 + delta) * jnp.eye(q, dtype=Q.dtype) - square)
+    inside = linalg.definite((1.0 + delta) * room.one(Q.dtype) - square)
     return closed & inside & (margin > 0) & (margin < jnp.inf) & (broken <= default_tolerance(Q.dtype, 1e3))

@@ -11,6 +11,8 @@ be global only where the duality gap closes. `failed` means that no start met th
 none can.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -19,7 +21,8 @@ from jaxtyping import Array, Float, Int
 from jaxflow._core import checked, linalg
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary
-from jaxflow.margin.mehrotra import MAX_STEPS
+from jaxflow.margin.matrix_room import RankOneRoom
+from jaxflow.margin.mehrotra import MAX_STEPS, Constraints
 from jaxflow.margin.min_norm_point import min_norm_point
 from jaxflow.margin.norms import RANK_TOLERANCE
 from jaxflow.margin.nuclear import solve_convex
@@ -45,6 +48,8 @@ def solve_nuclear_rank(
     values, vectors = linalg.eigh(convex.shares)
     top = vectors[:, ::-1][:, :m] * jnp.sqrt(jnp.maximum(2 * values[::-1][:m], 0.0))[None, :]
     queries = rows.repeat(reduced)
+    constraints = Constraints(compact.inequality, compact.equality, compact.targets)
+    room = RankOneRoom(rows.left @ rows.left.T, queries, constraints.used, True)
     M = rows.left.T @ (convex.weights[:, None] * queries)
     truncated = M @ top @ top.T
 
@@ -57,7 +62,7 @@ def solve_nuclear_rank(
         """The least-norm primal at margin one for rank-one rows, zero where there is none, and its
         weights."""
         smaller = RankOneRows(left, right)
-        found = min_norm_point(smaller, compact.inequality, compact.equality, polish=False)
+        found = min_norm_point(replace(compact, rows=smaller), polish=False)
         primal = smaller.combine(found.weights)
         seen = jnp.where(compact.inequality, smaller.values(primal), jnp.inf)
         margin = jnp.min(seen, initial=jnp.inf)
@@ -84,8 +89,8 @@ def solve_nuclear_rank(
         ratio = balance(K, Q)
         # With Q = M⊤K from the last half step; after balancing the multipliers scale with it.
         Q, K, weights = Q * ratio, K / ratio, weights * ratio**2
-        parts = (rows.left @ rows.left.T, queries, compact.inequality, compact.equality, weights, 0.5 * Q @ Q.T)
-        better, Y, _ = polish(*parts, singular=True, rank=m, steps=linalg.doublings(dtype))
+        steps = linalg.doublings(dtype)
+        better, Y, _ = polish(room, constraints, weights, 0.5 * Q @ Q.T, singular=True, rank=m, steps=steps)
         return jnp.stack([K @ Q.T, 2 * rows.left.T @ (better[:, None] * queries) @ Y]), jnp.stack([weights, better])
 
     primals, weights = jax.vmap(descend)(first)

@@ -102,7 +102,7 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
             return found([(primal, weights)], steps=none, spent=none > 0, tolerance=within(DIRECT_GAP))
         # W = Σλ_k A_k / μ, λ the min-norm point, μ the least margin.
         most = 40 if max_steps is None else max_steps
-        point = min_norm_point(compact.rows, compact.inequality, compact.equality, max_steps=most)
+        point = min_norm_point(compact, max_steps=most)
         spent = ~point.converged & (point.steps >= most)
         return found([(point.primal, point.weights)], steps=point.steps, spent=spent, tolerance=within(DIRECT_GAP))
     if isinstance(norm, Linf | Spectral) or (isinstance(norm, Nuclear) and isinstance(compact.rows, DenseRows)):

@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 from jaxflow.margin import min_norm_point as module
 from jaxflow.margin.min_norm_point import min_norm_point, nearest_face
-from jaxflow.margin.program import DenseRows
+from jaxflow.margin.program import Compact, DenseRows
 
 M = 12
 FACES = jax.jit(jax.vmap(nearest_face))
@@ -62,7 +62,11 @@ def test_pivots_and_the_interior_point_agree(monkeypatch):
     equality = jnp.arange(M) < 3
 
     def points():
-        return jax.jit(jax.vmap(lambda A: min_norm_point(DenseRows(A), ~equality, equality)))(rows)
+        def point(A):
+            targets = jnp.where(equality, 0.0, 1.0)
+            return min_norm_point(Compact(DenseRows(A), ~equality, equality, targets, jnp.arange(M), jnp.asarray(True)))
+
+        return jax.jit(jax.vmap(point))(rows)
 
     pivoted = points()
     monkeypatch.setattr(module, "MOST_PIVOTED", 0)

@@ -7,6 +7,7 @@ import pytest
 
 from jaxflow.margin import attention_svm, solve
 from jaxflow.margin.matrix_room import DenseRoom, RankOneRoom
+from jaxflow.margin.mehrotra import Constraints
 from jaxflow.margin.nuclear_polish import polish, settled
 from jaxflow.margin.program import RankOneRows
 from tests.margin.instances import single
@@ -46,7 +47,9 @@ def test_polish_brings_the_last_digits_back() -> None:
     Q = jnp.asarray(right.T * np.sqrt(values))
     Y = 0.5 * Q @ Q.T
     weights = solution.dual.reshape(-1)[compact.slots]
-    given = rows.left @ rows.left.T, rows.repeat(rows.right), compact.inequality, compact.equality
+    constraints = Constraints(compact.inequality, compact.equality, compact.targets)
+    room = RankOneRoom(rows.left @ rows.left.T, rows.repeat(rows.right), constraints.used, True)
+    given = room, constraints
     near = weights * (1 + 1e-6 * jnp.cos(jnp.arange(len(weights))))
     shaken = Y + 1e-7 * jnp.trace(Y) * jnp.eye(len(Y))
     better, polished, closed = polish(*given, near, shaken)
