@@ -70,6 +70,11 @@ class AbstractAttentionProgram(AbstractProgram):
         return DenseRows(rows.left * rows.repeat(rows.right)) if self.diagonal else rows
 
     @property
+    def data(self) -> Any:
+        """Hidden tokens are no elements, and data all the same."""
+        return self.tokens, self.queries
+
+    @property
     def slots(self) -> Int[Array, " m"]:
         """One for each token but the anchor: n·k·(T−1) of them (the dual's size in exact reduction)."""
         T, outputs = self.tokens.shape[-2], self.selection[..., 0].size

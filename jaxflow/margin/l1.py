@@ -54,7 +54,7 @@ class VectorRoom(AbstractRoom):
         return jnp.real(jnp.conj(left) * right)
 
     def values(self, point: Array, shares: Array) -> Array:
-        return 2 * jnp.sum(_inner(self.rows, point * shares), axis=1)
+        return 2 * jnp.real(jnp.conj(self.rows) @ (point * shares))
 
     def schur(self, point: Array, shares: Array, inverse: Array) -> Array:
         slope = 2 * _inner(self.rows, point)
@@ -76,8 +76,8 @@ class VectorRoom(AbstractRoom):
         to_room = jnp.min(jnp.where(root > 0, 2 * room / positive_or_one(root), jnp.inf))
         return jnp.minimum(to_room, step_to_boundary(shares, move.shares, jnp.ones(self.size, bool)))
 
-    def power(self, affine: Array) -> float:
-        return 3.0
+    def power(self, affine: Array) -> int:
+        return 3
 
 
 def polish(

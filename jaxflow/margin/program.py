@@ -1,6 +1,7 @@
 r"""What every max-margin or minimum-norm program offers to solvers and to `certify`."""
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -50,9 +51,7 @@ class RankOneRows(AbstractRows):
         return jnp.sum(self.left * self.repeat(self.right @ primal.T), axis=1)
 
     def combine(self, weights: Float[Array, " m"]) -> Float[Array, "p q"]:
-        outputs, run = self.right.shape[0], self.left.shape[0] // self.right.shape[0]
-        pushed = jnp.sum((weights[:, None] * self.left).reshape(outputs, run, self.left.shape[1]), axis=1)
-        return pushed.T @ self.right
+        return self.left.T @ (weights[:, None] * self.repeat(self.right))
 
     def gram(self) -> Float[Array, "m m"]:
         right = self.repeat(self.right)
@@ -170,6 +169,11 @@ class AbstractProgram(AbstractPrinted):
         them unless overridden."""
         return slice(None)
 
+    @property
+    def data(self) -> Any:
+        """The arrays that must be finite: the elements, unless overridden."""
+        return self.elements
+
     def values(self, primal: Inexact[Array, "..."]) -> Float[Array, "..."]:
         r"""$\langle A_k,V\rangle$ in the shape of a dual array; unspecified at empty entries."""
         return self.elements.values(primal).reshape(self.active.shape)
@@ -185,15 +189,13 @@ class AbstractProgram(AbstractPrinted):
     def compact(self) -> Compact:
         """The constraints in the form the solvers use."""
         elements, slots, targets = self.elements, self.slots, self.targets.reshape(-1)
-        # Hidden tokens are no elements, and data all the same.
-        data = [part for name, part in vars(self).items() if name != "norm"]
-        finite = all_finite((data, elements, targets))
+        finite = all_finite((self.data, targets))
         return Compact(
             rows=elements.kept(slots, finite),
             inequality=self.active.reshape(-1)[slots] & finite,
             equality=self.equal.reshape(-1)[slots] & finite,
             targets=jnp.where(finite, targets[slots], 0.0),
-            slots=jnp.arange(targets.size)[slots],
+            slots=jnp.arange(targets.size) if isinstance(slots, slice) else slots,
             finite=finite,
         )
 
