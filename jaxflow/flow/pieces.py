@@ -304,7 +304,7 @@ class Kinks(eqx.Module):
         """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
         flat, unravel = ravel_pytree(state)
         found = self.normals(state, mode.gates, kinks)
-        distances = self.at(state, mode.gates).switches[found.index] * found.scale
+        distances = jnp.where(found.on, self.at(state, mode.gates).switches[found.index] * found.scale, 0.0)
         return unravel(flat - found.shortest(distances))
 
     def across(self, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]) -> Crossing:

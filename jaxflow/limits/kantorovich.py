@@ -44,7 +44,7 @@ class Piece(NamedTuple):
         sizes = jnp.linalg.norm(rows, axis=1, keepdims=True)
         for _ in range(2):
             rows = rows - (rows @ self.across.T) @ self.across
-        return jnp.where(jnp.linalg.norm(rows, axis=1, keepdims=True) > ROUNDED * sizes, rows, 0.0)
+        return jnp.where(jnp.linalg.norm(rows, axis=1, keepdims=True) <= ROUNDED * sizes, 0.0, rows)
 
 
 def piece_at(

@@ -34,7 +34,7 @@ from jaxflow.flow import HardMarginState, hard_margin_flow
 from jaxflow.limits.kantorovich import flat, kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, is_worth_compiling, located_kinks, settle
+from jaxflow.limits.model_point import MOST_HELD, MOST_WEIGHTS, is_long, is_worth_compiling, located_kinks, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
@@ -116,7 +116,7 @@ def _begun(
     degree = degree_of(at_start, start, declared_degree(method, model))
     kinks = kink_count(at_start.function, start)
     most = located_kinks(risk, model, start.size) if kinks else 0
-    problem = _gears(model, method, kinks, start.size <= MOST_WEIGHTS, most)
+    problem = _gears(model, method, kinks, start.size <= MOST_WEIGHTS, most if most <= MOST_HELD else 0)
     # What is compiled holds the program of the rule: another rule is another one.
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
