@@ -178,7 +178,13 @@ def settle(
     # small against the slopes that it is the sum of.
     flat_slope = jnp.linalg.norm(jnp.where(live, 0.0, turned))
     level = flat_slope <= STATIONARY * jnp.sum(jnp.abs(pushes(theta)) * jnp.linalg.norm(moves, axis=1)) / count
-    resting_error = jnp.where((least > 0) & level, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
+    # Units that are still small move no outputs, and leave a saddle later: no direction along the kinks may be one of
+    # negative curvature. There, where little is left of the gradient, scales of layers have curvatures of roundings.
+    bent_down = jax.jacfwd(slope_of)(theta - change)
+    bent_down = piece.along(piece.along(jnp.where(jnp.all(jnp.isfinite(bent_down)), bent_down, -1.0)).T)
+    curvatures = linalg.eigvalsh(0.5 * (bent_down + bent_down.T))
+    rests = (least > 0) & (curvatures[0] >= -ROUNDED * jnp.max(jnp.abs(curvatures)))
+    resting_error = jnp.where(rests & level, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
 
     point = jnp.where(interpolates, fitted, theta - change)
     size = positive_or_one(jnp.linalg.norm(point))
