@@ -64,6 +64,6 @@ def case(weights: int, classes: int, data: int, activation: str, steps: int, gap
 if __name__ == "__main__":
     more: dict[str, Any] = {"data": (100,), "activation": ("relu",), "gap": 1e-4}
     same = ("weights", "classes", "data", "activation")
-    asked, record = begun(__doc__, "real_sizes", same, weights=(5005, 50050), classes=(2, 10), steps=400, **more)
+    asked, record = begun(__doc__, "real_sizes", same, weights=(5005, 50050), classes=(2, 10), steps=2048, **more)
     for activation, data, classes, weights in product(asked.activation, asked.data, asked.classes, asked.weights):
         record.add(case(weights, classes, data, activation, asked.steps, asked.gap))

@@ -15,7 +15,10 @@ $$\psi=\operatorname*{argmin}_{q_k(\psi)\ge1}\tfrac12\|\psi-(1-\tau)b\|^2,\qquad
 \psi=(1-\tau)b+\tau\sum_k\lambda_kh_k(\psi),$$
 
 so that $\|\psi-\sum\lambda_kh_k\|=\|b-\psi\|/(kh)$ is the KKT residual of $\min\frac12\|\psi\|^2$ s.t. $q_k\ge1$, the
-problem that $h\to\infty$ leaves. Newton's method solves a step for weights, multipliers and gates of kinks
+problem that $h\to\infty$ leaves. The base moves no weight by more than half of itself: of a unit that fades out a long
+step leaves little, and b would be beyond zero and on the other side of its kinks, where the flow may grow it again.
+
+Newton's method solves a step for weights, multipliers and gates of kinks
 (`jaxflow._core.kinks`) at once, on an active set: a margin belongs to the set while its multiplier is positive, and a
 kink while its gate is between zero and one. Gates on a kink are Filippov's solution: the flow slides. A kink that
 repels the flow on both sides is crossed.
@@ -75,7 +78,7 @@ def hard_margin_flow(
     *,
     present: Bool[Array, " n"],
     target: float | Float[Array, ""],
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-4,
     max_steps: int = 2048,
     until: float | Float[Array, ""] = jnp.inf,
     idle: Bool[Array, ""] | bool = False,
@@ -125,7 +128,8 @@ def hard_margin_flow(
         psi, ratio = now.state.weights, length / before.length
         k, extra = (1.0 + ratio) / (1.0 + 2.0 * ratio), ratio**2 / (1.0 + 2.0 * ratio)
         moved = psi - before.weights
-        base = psi + extra * moved
+        half = 0.5 * jnp.abs(psi)
+        base = psi + jnp.clip(extra * moved, -half, half)
         state, solved = project(margins, present, now.state, base, k * length, now.residual)
         # Newton's parabola. Of a start, without points before, there is a constant or a line, and half of what it
         # misses is the error of Euler's formula.

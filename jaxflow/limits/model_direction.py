@@ -83,7 +83,7 @@ class ModelStaged(eqx.Module):
     degree: float | None = None
     log_loss: float = LOG_LOSS
     rtol: float | None = None
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     hard_margin_steps: int = 2048
     potential: float | Schatten = eqx.field(static=True, converter=as_plain, default=2.0)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
@@ -283,7 +283,7 @@ def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
     def potential(psi: Array) -> Array:
         return jnp.dot(multipliers, jnp.where(margins.present, gated(margins.function, psi, gates).value, 0.0))
 
-    q, switches, _ = gated(margins.function, psi)
+    q, switches, *_ = gated(margins.function, psi)
     largest = jnp.max(jnp.abs(switches), initial=0.0, where=jnp.isfinite(switches))
     sliding = (gates > 0) & (gates < 1)
     # A gate of one or zero on the wrong side counts as well: it is the gate of a point that far away.
