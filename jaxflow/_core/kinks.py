@@ -38,11 +38,14 @@ _CONSTANT = {"stop_gradient", "sign", "floor", "ceil", "round"}
 
 
 class Gated(NamedTuple):
-    """The value of a function, its switches `(g,)` and the gates that were used."""
+    """The value of a function, its switches `(g,)`, the gates that were used, and what each kink jumps by from its low
+    side to its high one, zero on it: a multiple of the switch close to it, which a derivative along any direction
+    tells."""
 
     value: Any
     switches: Float[Array, " g"]
     gates: Float[Array, " g"]
+    jumps: Float[Array, " g"]
 
 
 class _Choice(NamedTuple):
@@ -64,6 +67,7 @@ class _Kinks:
         self.gates, self.offsets = gates, offsets
         self.switches: list[Array] = []
         self.used: list[Array] = []
+        self.jumps: list[Array] = []
         self.count = 0
 
     def combine(self, low: Array, high: Array, switch: Array) -> Array:
@@ -76,6 +80,7 @@ class _Kinks:
             gate = self.gates[start : start + size].reshape(switch.shape)
         self.switches.append(switch.reshape(-1))
         self.used.append(gate.reshape(-1))
+        self.jumps.append((high - low).reshape(-1))
         # Zero where the other piece counts alone: it may be infinite there, and its derivative then NaN.
         out = (1.0 - gate) * jnp.where(gate == 1.0, 0.0, low) + gate * jnp.where(gate == 0.0, 0.0, high)
         return out if self.offsets is None else out + self.offsets[start : start + size].reshape(switch.shape)
@@ -96,6 +101,7 @@ def gated(function: Callable[[Any], Any], x: Any, gates: Any = None, offsets: An
         jax.tree.unflatten(jax.tree.structure(shape), [_plain(value) for value in out]),
         jnp.concatenate([empty, *kinks.switches]),
         jnp.concatenate([empty, *kinks.used]),
+        jnp.concatenate([empty, *kinks.jumps]),
     )
 
 

@@ -100,7 +100,7 @@ def project(
 
 
 def _consistent(margins: Margins, present: Array, state: HardMarginState, tolerance: Array) -> Array:
-    value, z, _ = gated(margins, state.weights, state.gates)
+    value, z, *_ = gated(margins, state.weights, state.gates)
     rounding = tolerance * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
     at = jnp.where(state.gates > 0.5, z >= -rounding, z <= rounding)
     fits = jnp.all(jnp.where(state.sliding, jnp.abs(z) <= rounding, at))
@@ -133,6 +133,10 @@ def _newton(
     # Second derivatives are symmetric, so that these products with their transpose are those with them. In forward mode
     # a product at 50,024 weights takes an eighth more: XLA then transposes sums of products of matrices.
     (pushes, q, z), products, worths = jax.vjp(fields, psi, lam, none, has_aux=True)
+    # By how much a gate turns the slope by the switch: once for a ReLU, twice for |z|, minus once for a minimum.
+    anywhere = jax.random.normal(jax.random.key(0), psi.shape, psi.dtype)
+    moved = jax.jvp(lambda x: gated(margins, x, gates), (psi,), (anywhere,))[1]
+    worths = worths * jnp.where(moved.switches != 0, moved.jumps / nonzero(moved.switches), 1.0)
     active = present & (lam - share * (q - 1.0) > share * ROUNDING)
     # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not. A switch
     # that a solved step may have is on no side: kinks of units that fade out would change with every system.

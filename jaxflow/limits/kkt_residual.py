@@ -94,7 +94,7 @@ def _with_multipliers(margins: Margins, psi: Float[Array, " p"], near: float) ->
     solution v joins the constraints of the problem, round by round.
     """
     present = margins.present
-    q, switches, own = gated(margins.function, psi)
+    q, switches, own, _ = gated(margins.function, psi)
     met = jnp.abs(switches) <= near * jnp.max(jnp.abs(switches), initial=0.0, where=jnp.isfinite(switches))
     rounds = ROUNDS if own.size else 1
 
