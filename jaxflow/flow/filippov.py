@@ -9,16 +9,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
-from jaxflow.flow.pieces import ROUNDINGS, VANISHING, Kinks, Mode, Pieces, largest
+from jaxflow.flow.pieces import ROUNDINGS, VANISHING, Kinks, Mode, Pieces, size_of
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.system import System, system_of
 
-# A kink is passed where its switch is on the wrong side by this share of the largest one so far: a hundred thousand
-# roundings of what the projection onto a kink leaves.
+# A kink is passed where its switch is on the wrong side by this share of its size so far: a hundred thousand roundings
+# of what the projection onto a kink leaves.
 PASSED = 1e-11
 # A kink is left where its gate is out of [0, 1] by this share of the size of gates. The speed at which it is left is
 # then positive beyond doubt.
@@ -234,9 +233,11 @@ def mode_at(kinks: Kinks, x: PyTree, near: Any = None) -> Mode:
     on."""
     found = kinks.at(x)
     mode = Mode.of(found)
-    # Distances know no units: the switches of small inputs are all small.
-    within = PASSED * jnp.linalg.norm(ravel_pytree(x)[0]) if near is None else near
-    on = jnp.abs(kinks.distances(x, mode.gates)) <= within
+    distances, terms = kinks.distances(x, mode.gates)
+    # Roundings are those of each switch: units may be of any size, and so may inputs.
+    mode = replace(mode, size=jnp.maximum(mode.size, terms))
+    on = jnp.abs(found.switches) <= PASSED * terms if near is None else jnp.abs(distances) <= near
+    on &= jnp.isfinite(distances)
     # Which side roundings are on says nothing. A unit that has come to its kink and rests there, without a derivative,
     # stays inactive, as JAX has it of a switch of zero.
     at_zero = Mode(jnp.where(on, 0.0, mode.gates), mode.sliding, mode.size)
@@ -256,7 +257,7 @@ def _room(system: System, s: Array, extended: PyTree, mode: Mode, held: Bool[Arr
     def inside() -> Array:
         found = kinks.across(x, mode, mode.sliding)
         turned = found.turned(found.on, found.nearest)
-        room = jnp.where(found.on, found.inside(turned) + LEFT * found.size, jnp.inf)
+        room = jnp.where(found.on, found.inside(turned) + found.doubt(LEFT), jnp.inf)
         return jnp.full_like(apart, jnp.inf).at[found.index].set(room)
 
     inner = lax.cond(jnp.any(held), inside, lambda: jnp.full_like(apart, jnp.inf))
@@ -284,7 +285,7 @@ def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tup
 
     def again(carry: tuple) -> Array:
         *_, by, rounds = carry
-        return (by > CONSISTENT * first.size) & (rounds < ROUNDS)
+        return (by > 0) & (rounds < ROUNDS)
 
     def solve(carry: tuple) -> tuple:
         gates, free, fixed, found, _, rounds = carry
@@ -294,11 +295,11 @@ def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tup
             turned = found.turned(free, fixed.astype(gates.dtype))
             speeds = found.speeds(turned)
             by = jnp.where(free, -found.inside(turned), jnp.where(fixed, -speeds, speeds))
-            return turned, jnp.where(found.on, by / found.size, -jnp.inf)
+            return turned, jnp.where(found.on, by - found.doubt(CONSISTENT), -jnp.inf)
 
         def going(carry: tuple) -> Array:
             free, fixed, count = carry
-            return (jnp.max(wrong(free, fixed)[1]) > CONSISTENT) & (count < most)
+            return (jnp.max(wrong(free, fixed)[1]) > 0) & (count < most)
 
         def exchange(carry: tuple) -> tuple:
             free, fixed, count = carry
@@ -319,12 +320,12 @@ def _settle(kinks: Kinks, x: PyTree, mode: Mode, on: Array, which: Array) -> tup
         speed = (found.speed + found.matrix @ turned) / unit[index]
         left = jnp.abs(speed) - 2.0 * VANISHING * jnp.abs(turned)
         by = jnp.where(free[index], left, jnp.where(fixed[index], -speed, speed))
-        by = jnp.max(jnp.where(found.on, by, -jnp.inf), initial=-jnp.inf)
+        by = jnp.max(jnp.where(found.on, by - first.doubt(CONSISTENT), -jnp.inf), initial=-jnp.inf)
         return gates, free, fixed, found, by, rounds + 1
 
-    begun = mode.gates, slid & ~met, fixed, first, jnp.full_like(mode.size, jnp.inf), jnp.zeros((), int)
+    begun = mode.gates, slid & ~met, fixed, first, jnp.full_like(first.terms, jnp.inf), jnp.zeros((), int)
     gates, free, _, _, by, _ = lax.while_loop(again, solve, begun)
-    return Mode(gates, jnp.where(on, free, mode.sliding), mode.size), by <= CONSISTENT * first.size
+    return Mode(gates, jnp.where(on, free, mode.sliding), mode.size), by <= 0
 
 
 def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
@@ -333,9 +334,9 @@ def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
     old = under.now.mode
     which = under.which
     on = old.sliding | which
-    x = lax.cond(jnp.any(on), lambda x: kinks.projected(x, old, on), lambda x: x, x)
+    x, old = lax.cond(jnp.any(on), lambda x: kinks.projected(x, old, on), lambda x: (x, old), x)
     z = kinks.at(x, old.gates).switches
-    old = Mode(old.gates, old.sliding, jnp.maximum(old.size, largest(z)))
+    old = Mode(old.gates, old.sliding, jnp.maximum(old.size, size_of(z)))
     settled = (old, jnp.asarray(True))
     mode, known = lax.cond(jnp.any(on), lambda: _settle(kinks, x, old, on, which), lambda: settled)
     y, w, length = after

@@ -7,6 +7,7 @@ beyond it; kinks that the flow slides on take the component across them out of t
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -102,22 +103,22 @@ class PieceLoss(AbstractLoss):
 
 
 class Mode(eqx.Module):
-    """Which piece the flow is on: `gates` `(g,)`, and `sliding` `(g,)`, the kinks that it stays on; `size`: the largest
-    switch so far, against which the others are roundings or not."""
+    """Which piece the flow is on: `gates` `(g,)`, and `sliding` `(g,)`, the kinks that it stays on; `size` `(g,)`: the
+    largest that each switch, or the sum of its terms, was so far, against which it is roundings or not."""
 
     gates: Float[Array, " g"]
     sliding: Bool[Array, " g"]
-    size: Float[Array, ""]
+    size: Float[Array, " g"]
 
     @staticmethod
     def of(found: Gated) -> "Mode":
         """The piece around a state, on no kink."""
-        return Mode(found.gates, jnp.zeros(found.gates.shape, bool), largest(found.switches))
+        return Mode(found.gates, jnp.zeros(found.gates.shape, bool), size_of(found.switches))
 
 
-def largest(switches: Float[Array, " g"]) -> Float[Array, ""]:
-    """The size of the largest switch that is finite."""
-    return jnp.max(jnp.where(jnp.isfinite(switches), jnp.abs(switches), 0.0), initial=0.0)
+def size_of(switches: Float[Array, " g"]) -> Float[Array, " g"]:
+    """The size of each switch that is finite, else 0."""
+    return jnp.where(jnp.isfinite(switches), jnp.abs(switches), 0.0)
 
 
 class Crossing(NamedTuple):
@@ -126,7 +127,7 @@ class Crossing(NamedTuple):
 
     `index` `(m,)`: which kinks, `on` `(m,)`: whether each is one of those asked for; `nearest` $c_0$ `(m,)`, the side
     whose gate is nearer, so that gates of any smallness keep their relative accuracy; `speed` a `(m,)` there and
-    `matrix` M `(m, m)`, to the scale of the field.
+    `matrix` M `(m, m)`, to the scale of the field; `terms`: the size of what cancels in the field at a rest.
     """
 
     index: Int[Array, " m"]
@@ -134,6 +135,7 @@ class Crossing(NamedTuple):
     nearest: Float[Array, " m"]
     speed: Float[Array, " m"]
     matrix: Float[Array, "m m"]
+    terms: Float[Array, ""]
 
     @property
     def unit(self) -> Float[Array, " m"]:
@@ -142,10 +144,12 @@ class Crossing(NamedTuple):
         largest = jnp.max(size, initial=0.0)
         return jnp.maximum(size, jnp.where(largest > 0, VANISHING * largest, 1.0))
 
-    @property
-    def size(self) -> Float[Array, ""]:
-        """The size of what gates are moved from their nearest sides, at most one."""
-        return jnp.clip(jnp.max(jnp.where(self.on, jnp.abs(self.speed) / self.unit, 0.0), initial=0.0), 1e-300, 1.0)
+    def doubt(self, share: float) -> Float[Array, " m"]:
+        """What gates and speeds may be off by: a share of what gates are moved from their nearest sides, and what the
+        roundings of the field leave of them. Close to a rest, and where a datum is fitted, these are larger."""
+        moved = jnp.max(jnp.where(self.on, jnp.abs(self.speed) / self.unit, 0.0), initial=0.0)
+        rounding = 4.0 * float(jnp.finfo(self.terms.dtype).eps) * self.terms
+        return share * jnp.clip(moved, 1e-300, 1.0) + rounding / self.unit
 
     def turned(self, free: Array, fixed: Array) -> Float[Array, " m"]:
         r"""$c-c_0$ for which the `free` kinks are not left; `fixed` are the gates of the others."""
@@ -218,8 +222,7 @@ class Kinks(eqx.Module):
         loss: Any = risk.loss
         q = margins_of(loss, found.value, risk.source.targets(found.value)).reshape(-1)
         ends = gated(jax.vmap(loss.function), q, outer)
-        joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
-        return Gated(found.value, *joined)
+        return Gated(found.value, *(jnp.concatenate(pair) for pair in zip(found[1:], ends[1:], strict=True)))
 
     def loss_at(self, state: PyTree, gates: Float[Array, " g"]) -> AbstractLoss:
         """The loss with gates given."""
@@ -258,27 +261,27 @@ class Kinks(eqx.Module):
         flat, unravel = ravel_pytree(state)
         return flat, lambda x: self.at(unravel(x), gates).switches
 
-    def distances(self, state: PyTree, gates: Float[Array, " g"]) -> Float[Array, " g"]:
-        """Signed distances to first order; infinite of kinks that no state is nearer to than this one."""
+    def distances(self, state: PyTree, gates: Float[Array, " g"]) -> tuple[Float[Array, " g"], Float[Array, " g"]]:
+        r"""Signed distances to first order, infinite of kinks that no state is nearer to than this one; and what the
+        terms of each switch add up to, $\sum_p|\partial z/\partial\theta_p||\theta_p|$."""
         flat, switches = self.switches(state, gates)
         rows, z = jax.jacfwd(lambda x: (switches(x),) * 2, has_aux=True)(flat)
         sizes = jnp.linalg.norm(rows, axis=1)
-        there = sizes > VANISHING * jnp.max(sizes, initial=0.0)
-        return jnp.where(there, z / positive_or_one(sizes), jnp.inf)
+        return jnp.where(sizes > 0, z / positive_or_one(sizes), jnp.inf), jnp.abs(rows) @ jnp.abs(flat)
 
-    def normals(self, state: PyTree, gates: Array, kinks: Bool[Array, " g"]) -> Normals:
+    def normals(self, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]) -> Normals:
         """Of the chosen kinks, at most as many as the state has numbers."""
-        flat, switches = self.switches(state, gates)
+        flat, switches = self.switches(state, mode.gates)
         z, pull = jax.vjp(switches, flat)
         most = min(z.size, flat.size)
         index = jnp.argsort(~kinks, stable=True)[:most]
-        # A normal that would not bring the state to the largest switch by its own length is none.
-        least = VANISHING * largest(z) / positive_or_one(jnp.linalg.norm(flat))
+        # A normal along which the whole length of the state changes the switch by roundings alone is none.
+        least = VANISHING * mode.size / positive_or_one(jnp.linalg.norm(flat))
 
         def one(k: Array, found: Normals) -> Normals:
             row = pull(jax.nn.one_hot(index[k], z.size, dtype=z.dtype))[0]
             size = jnp.linalg.norm(row)
-            there = size > least
+            there = size > least[index[k]]
             unit = jnp.where(there, row / positive_or_one(size), 0.0)
             rest, parts = unit, jnp.zeros_like(found.scale)
             for _ in range(2):
@@ -300,16 +303,19 @@ class Kinks(eqx.Module):
         none = Normals(index, jnp.zeros(most, bool), jnp.zeros_like(rows[:, 0]), rows, rows, square)
         return jax.lax.fori_loop(0, jnp.minimum(jnp.sum(kinks), most), one, none)
 
-    def projected(self, state: PyTree, mode: Mode, kinks: Array) -> PyTree:
-        """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
+    def projected(self, state: PyTree, mode: Mode, kinks: Array) -> tuple[PyTree, Mode]:
+        """The state moved onto `kinks` that it is close to, by a Newton step along their normals; the mode with the
+        sizes of their terms."""
         flat, unravel = ravel_pytree(state)
-        found = self.normals(state, mode.gates, kinks)
+        found = self.normals(state, mode, kinks)
         distances = jnp.where(found.on, self.at(state, mode.gates).switches[found.index] * found.scale, 0.0)
-        return unravel(flat - found.shortest(distances))
+        terms = jnp.where(found.on, (jnp.abs(found.rows) @ jnp.abs(flat)) / positive_or_one(found.scale), 0.0)
+        size = mode.size.at[found.index].max(terms)
+        return unravel(flat - found.shortest(distances)), replace(mode, size=size)
 
     def across(self, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]) -> Crossing:
         """How fast `kinks` that the state is on are left."""
-        found = self.normals(state, mode.gates, kinks)
+        found = self.normals(state, mode, kinks)
         index, on, rows = found.index, found.on, found.rows
         chosen = mode.gates[index]
         nearest = jnp.where(on, jnp.round(chosen), chosen)
@@ -330,7 +336,13 @@ class Kinks(eqx.Module):
         matrix = jnp.where(on[None, :], matrix, 0.0)
         there, scale_there = velocity(chosen)
         speed = jnp.exp(scale_there - scale) * (rows @ there)
-        return Crossing(index, on, nearest, speed - matrix @ (chosen - nearest), matrix)
+        # At a rest what every other output pushes is minus what the rest of them do.
+        flat, unravel = ravel_pytree(state)
+        outputs, pull = jax.vjp(lambda x: self.at(unravel(x), mode.gates).value, flat)
+        own, pushes = self.loss_at(state, mode.gates).scaled_derivative(outputs, self.risk.source.targets(outputs))
+        pushes = pushes / self.risk.count(outputs) * (jnp.arange(outputs.size) % 2).reshape(outputs.shape)
+        terms = jnp.exp(own - scale + jnp.log(jnp.linalg.norm(pull(pushes.astype(outputs.dtype))[0])))
+        return Crossing(index, on, nearest, speed - matrix @ (chosen - nearest), matrix, terms)
 
 
 class Pieces(AbstractCoordinates):
@@ -353,7 +365,7 @@ class Pieces(AbstractCoordinates):
 
         def tangent() -> Array:
             fixed = jax.lax.stop_gradient
-            found = kinks.normals(fixed(state), mode.gates, mode.sliding)
+            found = kinks.normals(fixed(state), mode, mode.sliding)
             along = found.along(flat)
             # Its derivative, without one of the basis: normals turn with the multipliers λ of the part across them,
             # $dN^T\lambda$, and what is tangent is so no longer by $dN$ of it.

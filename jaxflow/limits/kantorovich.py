@@ -72,7 +72,7 @@ def piece_at(
         lambda x: kinks.field(there(x), mode.gates),
         lambda x: jnp.any((apart_from(kinks, there(x), mode) < 0) & ~mode.sliding),
         kinks.loss_at(state, mode.gates),
-        kinks.normals(state, mode.gates, mode.sliding).basis,
+        kinks.normals(state, mode, mode.sliding).basis,
     )
 
 

@@ -140,15 +140,15 @@ def settle(
     bent = jnp.sqrt(jnp.maximum(curves, 0.0))
 
     def rows(theta: Array) -> Array:
-        return bent[:, None] * jax.jacfwd(lambda x: risk.source.outputs(unravel(x)).reshape(-1))(theta)
+        return piece.along(bent[:, None] * jax.jacfwd(lambda x: piece.outputs(x).reshape(-1))(theta))
 
-    # Fitted: the outputs whose loss is curved are brought to where it is flat, by the shortest way.
+    # Fitted: the outputs whose loss is curved are brought to where it is flat, by the shortest way along the kinks.
     def shortest(theta: Array, _: Any) -> tuple[Array, None]:
         change = linalg.lstsq(rows(theta), jnp.where(bent > 0, pushes(theta) / positive_or_one(bent), 0.0))
         return theta - change, None
 
     fitted, _ = jax.lax.scan(shortest, theta, None, length=linalg.doublings(theta.dtype))
-    left = jnp.max(jnp.abs(pushes(fitted))) / positive_or_one(slope)
+    left = jnp.max(jnp.abs(_pushes(risk, piece.loss, risk.source.outputs(unravel(fitted))))) / positive_or_one(slope)
     values = jnp.stack([linalg.singular_values(rows(x)) ** 2 / count for x in (theta, fitted)])
     on = values > ROUNDED * jnp.max(values)
     lowest = jnp.min(jnp.where(on, values, jnp.inf))

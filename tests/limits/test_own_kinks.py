@@ -222,3 +222,58 @@ def test_kinks_of_two_layers_that_multiply_are_met_as_one() -> None:
     row, back = jax.flatten_util.ravel_pytree(end)
     around = row[None] + 1e-4 * jax.random.normal(jax.random.key(0), (500, row.size))
     assert jnp.min(jax.vmap(lambda x: loss(back(x)))(around)) > loss(end)
+
+
+def waking(size: float, share: float) -> tuple[Any, TwoLayers]:
+    """Two units, of which the second one is `size` times as large, and is worth `share` of the targets."""
+    inputs = np.concatenate([np.random.default_rng(0).normal(size=(12, 2)), np.ones((12, 1))], axis=1)
+    W, a = np.array([[1.0, 0.3, 0.2], [-0.8, 0.5, 0.4]]), np.array([0.7, 0.6])
+    targets = np.maximum(inputs @ W[0], 0.0) + share * np.maximum(inputs @ W[1], 0.0)
+    W[1], a[1] = size * W[1], size * a[1]
+    return jf.EmpiricalRisk((inputs, targets), "squared"), TwoLayers(jnp.asarray(W), jnp.asarray(a))
+
+
+@pytest.mark.parametrize("size", [1e-14, 1e-30])
+def test_a_unit_of_any_size_is_not_on_its_kinks(size: float) -> None:
+    """Taken to be on all of its kinks, the second unit would stay inactive, and the end be a saddle."""
+    risk, start = waking(1e-9, 0.3)
+    inputs, targets = jnp.asarray(risk.data.inputs), jnp.asarray(risk.data.targets)
+
+    def loss(theta: jax.Array) -> jax.Array:
+        return 0.5 * jnp.mean((jax.nn.relu(inputs @ theta[:6].reshape(2, 3).T) @ theta[6:] - targets) ** 2)
+
+    end = plain(jax.grad(loss), row_of(start), 5e-2, 40_000)
+    limit = jf.find_limit(*waking(size, 0.3))
+    assert limit.outcome == "limit_point"
+    # Of a unit that small the way out of the saddle is one, whatever its size.
+    assert jnp.linalg.norm(row_of(limit.end.module) - end) <= 1e-6 * jnp.linalg.norm(end)
+
+
+def test_a_saddle_that_a_unit_is_too_small_to_have_left_is_no_end() -> None:
+    """The other unit is at rest before this one moves any output: where it would go on is a direction down."""
+    assert jf.find_limit(*waking(1e-200, 0.03), throw=False).outcome == "undecided"
+    # A unit of zero never moves.
+    assert jf.find_limit(*waking(0.0, 0.03)).outcome == "finite_stationary_point"
+
+
+class Written(eqx.Module):
+    """Two layers of a ReLU that is written in some way."""
+
+    W: jax.Array
+    a: jax.Array
+    relu: Any = eqx.field(static=True)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ self.relu(self.W @ x)
+
+
+def test_directions_know_no_way_of_writing_a_kink() -> None:
+    """The sides of an absolute value are twice its switch apart, those of a minimum minus once. Taken for a ReLU's they
+    led the hard-margin flow nowhere."""
+    ways = [jax.nn.relu, lambda z: 0.5 * (z + jnp.abs(z)), lambda z: -jnp.minimum(-z, 0.0)]
+    risk, start = labelled(4, 5, 10, "logistic")
+    found = [jf.find_limit(risk, Written(start.W, start.A, relu)) for relu in ways]
+    for limit in found:
+        assert limit.outcome == "kkt_point"
+        assert limit.kkt.sliding.sum() == 6
+        assert jnp.linalg.norm(row_of(limit.flow_direction) - row_of(found[0].flow_direction)) <= 1e-9
