@@ -48,7 +48,7 @@ def total(folder: Path) -> Took:
 
 
 def added(*parts: Took) -> Took:
-    """Clock by clock; zeros of nothing."""
+    """The sum of each clock over the parts; zero where there are none."""
     return {name: sum((part[name] for part in parts), 0.0) for name in CLOCKS}
 
 

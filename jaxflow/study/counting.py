@@ -145,7 +145,7 @@ def percentages(
         table_of_names = isinstance(groups, Mapping) and len(groups) > 0 and all(isinstance(n, str) for n in groups)
         require(table_of_names, "groups", f"expected a table of names and lists of outcomes, got {groups!r}")
         axis, sets = "group", {name: as_codes(f"groups[{name!r}]", some, names) for name, some in groups.items()}
-    # Read once, and not for every outcome. A count has none of its attributes.
+    # The codes are read from the store once for all outcomes. Their attributes do not describe a count.
     codes = codes.compute().drop_attrs()
 
     def counted(members: Iterable[int]) -> Any:
