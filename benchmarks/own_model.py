@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _common import TwoLayers, begun, counts, spread
+from jax.flatten_util import ravel_pytree
 
 import jaxflow as jf
 
@@ -26,9 +27,12 @@ def instance(key: jax.Array, d: int) -> tuple[jf.EmpiricalRisk, TwoLayers]:
 
 
 def row(d: int, count: int, seed: int) -> dict[str, Any]:
-    """`count` instances to their limits, one after another in one program."""
-    find = eqx.filter_jit(lambda key: jf.find_limit(*instance(key, d)))
-    found = [find(jax.random.fold_in(jax.random.key(seed), i)) for i in range(count)]
+    """`count` instances to their limits, one after another in one program, and again at a tenth of the tolerance."""
+    find = eqx.filter_jit(lambda key, how: jf.find_limit(*instance(key, d), method=how))
+    keys = [jax.random.fold_in(jax.random.key(seed), i) for i in range(count)]
+    methods = [jf.ModelStaged(tolerance=jnp.asarray(tolerance)) for tolerance in (1e-4, 1e-5)]
+    found, finer = ([find(key, how) for key in keys] for how in methods)
+    ends = [np.array([ravel_pytree(limit.flow_direction)[0] for limit in limits]) for limits in (found, finer)]
     residuals = np.array([float(limit.kkt_residual) for limit in found])
     return {
         "d": d,
@@ -39,6 +43,7 @@ def row(d: int, count: int, seed: int) -> dict[str, Any]:
         "sliding kinks": spread([int(limit.kkt.sliding.sum()) for limit in found]),
         "turned": spread([float(limit.turned) for limit in found]),
         "path error": spread([float(limit.path_error) for limit in found]),
+        "apart from 1e-5": float(np.linalg.norm(ends[0] - ends[1], axis=1).max()),
         "exact steps": spread([int(limit.trajectory.stats["num_steps"]) for limit in found]),
     }
 

@@ -34,11 +34,6 @@ def ended(outcomes: dict[str, int]) -> str:
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in outcomes.items())
 
 
-def sizes(numbers: list[int]) -> str:
-    """`5, 5, 4`."""
-    return ", ".join(map(str, numbers))
-
-
 def share(found: list[float]) -> str:
     """`198 [96, 100]`: a number of instances, and an interval of their share in percent."""
     return f"{count(found[0])} [{100.0 * found[1]:.0f}, {100.0 * found[2]:.0f}]"
@@ -93,7 +88,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "rounded": rounded,
     "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
     "share": share,
-    "sizes": sizes,
+    "sizes": lambda numbers: ", ".join(map(str, numbers)),
     "tokens": lambda size: str(size[0] * size[1]),
 }
 
