@@ -54,8 +54,8 @@ class HardMarginPath(AbstractPrinted):
     - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: a point soon after the start,
       where the smallest margins are equal, with its multipliers and gates.
     - `log_growth`: the growth of log ρ.
-    - `error`: the sum over all steps of the estimated error of the direction. This estimate of the error of the end
-      does not assume that the path is attracting.
+    - `error`: the sum over all steps of the estimated error of the direction. The end is as near where neighbouring
+      paths do not part; close to a branch it may be another KKT point, which a smaller `tolerance` tells.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
     - `converged`: the residual asked for was reached; `steps`: those accepted.
     """

@@ -92,9 +92,9 @@ class ModelFacts(AbstractFacts):
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
       flow at its end, with the multipliers and gates there. `support`: Booleans `(n,)`, the
       margins with a multiplier.
-    - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
-      estimate of the error of that part of the path, see `jaxflow.flow.HardMarginPath`. `growth`: the growth of log ρ
-      along it.
+    - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: the
+      sum of the errors of the steps on that part of the path, see `jaxflow.flow.HardMarginPath`. `growth`: the growth
+      of log ρ along it.
     - `stationary`: for a limit point, see `StationaryFacts`; `error`: short for `stationary.error`.
     - `linear`: for a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
       max-margin one and its direction optimal, with no hard-margin flow (`turned`, `path_error` and `growth` are NaN).
@@ -157,7 +157,7 @@ class ModelFacts(AbstractFacts):
             f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
             f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and "
             f"from there as the hard-margin flow, to {float(limit.growth):.3g} more in log norm; its direction turned "
-            f"by {float(limit.turned):.1e} meanwhile, with an error of about {float(limit.path_error):.0e}.",
+            f"by {float(limit.turned):.1e} meanwhile, and errors of steps add up to {float(limit.path_error):.0e}.",
         ]
         if limit.prediction is not None:
             parts.append(_theory_sentence(limit, outcome))
