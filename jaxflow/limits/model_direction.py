@@ -159,7 +159,7 @@ def _concluded(one: Underway) -> Limit:
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result) & few
     rest, facts = theta, StationaryFacts()
     if few:
-        rest, found_facts, _ = settle(risk, unravel, theta, jnp.ones(()), located)
+        rest, found_facts, _ = settle(risk, unravel, theta, final.log_time, jnp.ones(()), located)
         # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound
         # closes.
         stationary = stationary & (found_facts.error <= LARGEST_POINT_ERROR)

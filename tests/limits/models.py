@@ -49,6 +49,16 @@ class TwoLayers(eqx.Module):
         return self.A @ jax.nn.relu(self.W @ x)
 
 
+class Saturating(eqx.Module):
+    """Four sigmoids."""
+
+    W: jax.Array
+    a: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ jax.nn.sigmoid(self.W @ jnp.append(x, 1.0))
+
+
 def kkt_residual_of(inputs: Any, signs: np.ndarray, limit: Any) -> float:
     """The conditions of Lyu and Li (2020) hold, put together in NumPy from the answer's numbers alone; by how much they
     are missed. Margins are `signs` `(n, k, outputs)` times the outputs."""

@@ -17,7 +17,7 @@ from jaxflow.flow import HardMarginState
 from jaxflow.limits.model_direction import Margins, kkt_point
 from jaxflow.limits.model_facts import is_homogeneous
 from jaxflow.study import TokenSelection
-from tests.limits.models import Linear, Products, TwoLayers, kkt_residual_of
+from tests.limits.models import Linear, Products, Saturating, TwoLayers, kkt_residual_of
 
 N, D, WIDTH = 6, 2, 8
 
@@ -235,6 +235,27 @@ def test_a_matrix_times_its_transpose_is_followed_along_its_valley(seed: int) ->
     np.testing.assert_allclose(ours @ ours.T, U @ U.T, atol=2e-3)
 
 
+@pytest.mark.slow
+def test_channels_to_infinity_are_no_points() -> None:
+    """Where units saturate θ grows like powers of t, and gradients fall below 1e-10 of what they are the sum of. A
+    Newton step was small there, and of ten such networks nine were said to end at a point; six of them do not."""
+    find = eqx.filter_jit(lambda data, model: jf.find_limit(jf.EmpiricalRisk(data, "squared"), model, throw=False))
+    slope = jax.jit(lambda data, model: jax.grad(lambda m: jf.EmpiricalRisk(data, "squared")(m))(model))
+    ends = 0
+    for seed in range(10):
+        keys = jax.random.split(jax.random.key(seed), 4)
+        data = jf.data.LinearData(jax.random.normal(keys[0], (25, 3)), 0.6 * jax.random.normal(keys[1], (25,)))
+        limit = find(data, Saturating(jax.random.normal(keys[2], (4, 4)), 0.5 * jax.random.normal(keys[3], (4,))))
+        if limit.outcome == "undecided":
+            continue
+        end, back = jax.flatten_util.ravel_pytree(limit.end.module)
+        field = lambda _, x: -np.asarray(jax.flatten_util.ravel_pytree(slope(data, back(x)))[0])  # noqa: B023, E731
+        later = solve_ivp(field, (0.0, 1e12), end, "Radau", rtol=1e-8, atol=1e-11).y[:, -1]
+        assert np.linalg.norm(later - end) <= 1e-8 + 10.0 * limit.stationary.error * np.linalg.norm(end)
+        ends += 1
+    assert ends >= 3
+
+
 class Squares(eqx.Module):
     """Units with ReLU squared: pieces that meet with one slope."""
 
@@ -357,7 +378,7 @@ def test_errors_of_neurons_cover_the_true_ones() -> None:
 
 @pytest.mark.slow
 def test_errors_of_hinges_are_estimates() -> None:
-    """974 of 1,000 were covered, and some errors are off by a factor of 20: `print` may not call them bounds."""
+    """997 of 1,000 were covered, and three are larger by a fifth: `print` may not call them bounds."""
     # On orthogonal data each margin rises to one by itself.
     rng = np.random.default_rng(6)
     frames = np.linalg.qr(rng.normal(size=(40, 4, 4)))[0][:, :3]
@@ -368,7 +389,7 @@ def test_errors_of_hinges_are_estimates() -> None:
     lacking = np.maximum(1.0 - labels * np.einsum("cnd,cd->cn", inputs, starts), 0.0) * labels
     truth = starts + np.einsum("cn,cnd->cd", lacking / np.sum(inputs**2, axis=2), inputs)
     limits, true = points_of(Linear, squared_hinge, inputs, labels, starts, truth)
-    assert np.mean(true <= limits.error + 1e-13) >= 0.85 and np.all(true <= 100 * limits.error + 1e-13)
+    assert np.mean(true <= limits.error + 1e-13) >= 0.95 and np.all(true <= 2 * limits.error + 1e-13)
     text = str(jax.tree.map(lambda x: x[0], limits))
     assert "relative error about" in text and "at most" not in text
     assert np.linalg.norm(limits.end.module.w[0] - np.array([1.0, 1.0, 1.0, 0.0])) <= 1e-6
