@@ -185,7 +185,8 @@ def settle(
     change = basis.T @ vectors @ jnp.where(live, turned / jnp.where(live, eigenvalues, 1.0), 0.0)
     time = jnp.exp(log_time)
     decayed = jnp.exp(-time * eigenvalues) <= LARGEST_POINT_ERROR
-    drift = time * jnp.linalg.norm(along - basis.T @ vectors @ jnp.where(decayed, turned, 0.0))
+    moving = jnp.linalg.norm(along - basis.T @ vectors @ jnp.where(decayed, turned, 0.0))
+    drift = time * moving / positive_or_one(jnp.linalg.norm(theta))
     # Where nothing is curved a slope leads on however small it is, as of a hinge with small inputs: there it has to be
     # small against the slopes that it is the sum of.
     flat_slope = jnp.linalg.norm(jnp.where(live, 0.0, turned))
@@ -196,8 +197,8 @@ def settle(
     bent_down = piece.along(piece.along(jnp.where(jnp.all(jnp.isfinite(bent_down)), bent_down, -1.0)).T)
     curvatures = linalg.eigvalsh(0.5 * (bent_down + bent_down.T))
     rests = (least > 0) & (curvatures[0] >= -ROUNDED * jnp.max(jnp.abs(curvatures)))
-    still = level & (drift <= STATIONARY * jnp.linalg.norm(theta))
-    resting_error = jnp.where(rests & still, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
+    rests = rests & level & (drift <= STATIONARY)
+    resting_error = jnp.where(rests, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
 
     point = jnp.where(interpolates, fitted, theta - change)
     size = positive_or_one(jnp.linalg.norm(point))
@@ -206,6 +207,7 @@ def settle(
         eigenvalue=jnp.where(interpolates, lowest, least),
         rank=jnp.where(interpolates, jnp.sum(on[0]), jnp.sum(live)),
         error=jnp.where(interpolates, fitted_error, resting_error) / size,
+        drift=drift,
     )
     return point, facts, interpolates
 
