@@ -49,8 +49,9 @@ class StationaryFacts(AbstractPrinted):
       eigenvalue μ the rest of the path is at most $\sqrt{2L/\mu}$ long (Polyak-Łojasiewicz). To it are added the length
       of Newton's steps, and a tenth of the distance between the ends at two tolerances (where pieces of model or loss
       meet all of it). +inf where there is no bound, for example where the point may be zero.
-    - `drift`: how far the flow moves in the next e-fold of time, relative to the norm: what modes that have not decayed
-      leave of the gradient, times t. Along a channel to infinity some percent; NaN for an affine model.
+    - `drift`: how far the flow moves in the next e-fold of time, the largest share of a weight of itself: what modes
+      that have not decayed leave of the gradient beyond roundings, times t. Along a channel to infinity some percent,
+      at a rest zero or little more; NaN for an affine model.
     - `distance`: for an affine model, a bound for the absolute error of the part in the span of the data; else +inf.
     """
 
@@ -246,8 +247,8 @@ def _what_is_open(limit: Limit) -> str:
         return (
             f"the flow has not converged to a point: relative residual {float(limit.stationary.residual):.1e}, "
             f"|grad L| / sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
-            f"{float(limit.stationary.eigenvalue):.2e}; the next e-fold of time moves it by "
-            f"{float(limit.stationary.drift):.1e} of its norm."
+            f"{float(limit.stationary.eigenvalue):.2e}; in the next e-fold of time weights "
+            f"move by up to {float(limit.stationary.drift):.1e} of themselves."
         )
     fitted = float(limit.trajectory.final.log_scale)
     if not bool(jnp.isfinite(limit.homogeneity)):

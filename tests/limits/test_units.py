@@ -127,3 +127,31 @@ def test_what_is_a_stationary_point_and_what_is_none():
     alone = jf.EmpiricalRisk(eqx.tree_at(lambda d: d.mask, risk.data, mask, is_leaf=lambda x: x is None), "logistic")
     for one in ((diagonal, zero), (alone, models.CombinedAttention(jnp.zeros((6, 6)), model.head))):
         assert str(jf.find_limit(*one, throw=False).outcome) == "finite_stationary_point"
+
+
+class Saturated(eqx.Module):
+    """A sigmoid of some inputs beside a linear function of others."""
+
+    w: jax.Array
+    b: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.sigmoid(self.w @ x[:2]) + self.b @ x[2:]
+
+
+@pytest.mark.slow
+def test_a_channel_beside_weights_in_other_units_is_no_point():
+    """Targets of two are beyond a sigmoid, and w grows like log t. Of all of θ that is a share of 2e-8 where the other
+    inputs are of order 1e-6; with 40 for b, and inputs of order one, the end was a point to an error of 6e-3."""
+    x = np.array([[1.0, 0.0], [0.5, 1.0], [-1.0, 0.3]])
+    b = np.array([40.0, 30.0])
+    y = np.array([2.0, 2.0, -1.0]) + x**2 @ b
+
+    @eqx.filter_jit
+    def find(inputs, b):
+        return jf.find_limit(jf.EmpiricalRisk((inputs, y), "squared"), Saturated(jnp.array([0.1, 0.2]), b))
+
+    for unit in (1.0, 1e-3, 1e-6, 1e3, 1e6):
+        limit = find(jnp.asarray(np.hstack([x, unit * x**2])), jnp.asarray(b / unit))
+        assert limit.outcome == "undecided"
+        assert 0.02 < limit.stationary.drift < 0.1 and "in the next e-fold of time" in str(limit)
