@@ -164,19 +164,8 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
-    if len(x) < 3 or not np.all(np.isfinite([x, y])):
-        return float("nan"), float("nan")
-    # In units in which no square overflows.
-    units = [max(float(np.max(np.abs(z))), np.finfo(float).tiny) for z in (x, y)]
-    x, y = (z / unit - np.mean(z / unit) for z, unit in zip((x, y), units, strict=True))
-    spread = np.sum(x**2)
-    if spread == 0.0:
-        return float("nan"), float("nan")
-    slope = np.sum(x * y) / spread
-    error = np.sqrt(np.sum((y - slope * x) ** 2) / (len(x) - 2) / spread)
-    with np.errstate(over="ignore"):
-        unit = np.float64(units[1]) / units[0]
-        return float(slope * unit), float(_student(len(x) - 2) * error * unit)
+    slope, half = _lines(x[None], y[None], np.ones((1, len(x)), bool))
+    return float(slope[0]), float(half[0])
 
 
 def power_laws(
@@ -187,18 +176,38 @@ def power_laws(
     **Arguments:** `x`, which values to `use`: `(m,)`, or for each row as `values` `(b, m)`. NaN of rows with fewer than
     `least` of these, and where one of these is not positive.
     """
-    rows = zip(np.broadcast_to(x, values.shape), values, np.broadcast_to(use, values.shape), strict=True)
-    found = [
-        fit(one[used], np.log(np.where(row[used] > 0, row[used], np.nan))) if used.sum() >= least else (np.nan, np.nan)
-        for one, row, used in rows
-    ]
-    slopes, halves = np.asarray(found).reshape(-1, 2).T
-    return slopes, halves
+    x, use = (np.broadcast_to(one, values.shape) for one in (x, use))
+    enough = np.sum(use, axis=1, keepdims=True) >= least
+    return _lines(x, np.log(np.where(values > 0, values, np.nan)), use & enough)
 
 
-def _student(freedom: int) -> float:
+def _lines(x: np.ndarray, y: np.ndarray, use: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`fit` of the used entries of every row `(b, m)`."""
+    count = np.sum(use, axis=1, keepdims=True)
+    known = (count >= 3) & np.all(~use | (np.isfinite(x) & np.isfinite(y)), axis=1, keepdims=True)
+    use, count = use & known, np.where(known, count, 3)
+    centred, units = [], []
+    for z in (x, y):
+        # In units in which no square overflows.
+        used = np.where(use, z, 0.0)
+        unit = np.maximum(np.max(np.abs(used), axis=1, initial=0.0, keepdims=True), np.finfo(float).tiny)
+        mean = np.sum(used / unit, axis=1, keepdims=True) / count
+        centred.append(np.where(use, used / unit - mean, 0.0))
+        units.append(unit[:, 0])
+    x, y = centred
+    spread = np.sum(x**2, axis=1)
+    known, count = known[:, 0] & (spread > 0), count[:, 0]
+    spread = np.where(known, spread, 1.0)
+    slope = np.sum(x * y, axis=1) / spread
+    error = np.sqrt(np.sum((y - slope[:, None] * x) ** 2, axis=1) / (count - 2) / spread)
+    with np.errstate(over="ignore"):
+        unit = np.where(known, units[1] / units[0], np.nan)
+        return slope * unit, _student(count - 2) * error * unit
+
+
+def _student(freedom: int | np.ndarray) -> np.ndarray:
     """How many standard errors make half of a 95% interval."""
-    return float(stdtrit(freedom, 0.5 * (1.0 + CONFIDENCE)))
+    return np.asarray(stdtrit(freedom, 0.5 * (1.0 + CONFIDENCE)))
 
 
 @checked()
@@ -223,7 +232,7 @@ def common_rate(
         return None
     differences = fitted[kept] - aims[kept]
     count = int(kept.sum())
-    error = _student(count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    error = float(_student(count - 1)) * float(np.std(differences, ddof=1)) / math.sqrt(count)
     aim = None if predicted is None else float(np.mean(aims[kept]))
     share = None
     if half is not None:
