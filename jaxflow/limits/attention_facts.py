@@ -66,11 +66,17 @@ _NOTES = {
 
 
 class AttentionFacts(AbstractFacts):
-    """`head_state`: whether the head is smooth where the flow ended, or some output is on a kink or on a flat part."""
+    """Of attention.
+
+    - `head_state`: whether the head is smooth where the flow ended, or some output is on a kink or on a flat part.
+    - `error`: relative, of the combined weights of a limit point: an estimate from twice the step of Newton's that would
+      follow the one that led to it. +inf of what is no point.
+    """
 
     gap_label: ClassVar[str] = "gap of the weights along the flow"
     draws_program: ClassVar[bool] = False
     head_state: Code
+    error: Float[Array, ""]
 
     def sentence(self, limit: Limit) -> str:
         outcome = Outcome(int(limit.outcome))
@@ -78,7 +84,8 @@ class AttentionFacts(AbstractFacts):
         if outcome is Outcome.finite_stationary_point:
             return (
                 f"Gradient flow ends at a finite stationary point of norm {float(jnp.linalg.norm(limit.end)):.3g} "
-                f"(|grad L| / sum |p| = {float(limit.stationarity):.1e}); no max-margin program describes it.{note}"
+                f"(relative error about {float(self.error):.1e}; |grad L| / sum |p| = {float(limit.stationarity):.1e} "
+                f"where the flow was left); no max-margin program describes it.{note}"
             )
         tokens = _tokens(np.asarray(limit.selection))
         program = f"the {_norm_name(limit.prediction.program)} max-margin program"

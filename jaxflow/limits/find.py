@@ -1,6 +1,7 @@
 """`find_limit`: from an instance to a certified limit."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,12 +29,12 @@ from jaxflow.limits.linear import network_call
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import is_own, own_call
-from jaxflow.limits.path import End, Underway, by_gears, out_of_steps
+from jaxflow.limits.path import Underway, by_gears, out_of_steps
 from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, weights_gap
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import Count, Positive, at_rest, kept, minimum_near, stationarity
+from jaxflow.limits.stages import Count, Positive, Rest, at_rest, kept, minimum_near, stationarity
 from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
@@ -181,8 +182,9 @@ def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
 
 
 def _concluded(one: Underway) -> Limit:
-    rests = one.ways[-1].gear == End.rests if one.problems[-1].doubts else None
-    return conclude(*followed(one), rests=rests)
+    risk, model, path, gap = followed(one)
+    rest = replace(one.ways[-1], path=path).rest if one.problems[-1].doubts else None
+    return conclude(risk, model, path, gap, rest=rest)
 
 
 _by_gears = by_gears(begun, _concluded)
@@ -203,12 +205,12 @@ def conclude(
     trajectory: Trajectory,
     gap: Positive,
     theorem: str | None = None,
-    rests: Bool[Array, ""] | None = None,
+    rest: Rest | None = None,
 ) -> Limit:
     """The limit of a trajectory from `model`, with its program and certificates.
 
-    `theorem`: the sentence that replaces the theorem registered for the model. `rests`: whether a minimum of the loss
-    was found at the end; None: `conclude` looks for one.
+    `theorem`: the sentence that replaces the theorem registered for the model. `rest`: the minimum of the loss that
+    was found near the end; None: `conclude` looks for one.
 
     **Example:**
 
@@ -235,8 +237,8 @@ def conclude(
     verdict = judge(own, bounds.primal_value, directions, solution, inside, gap, model)
 
     arrived, spent = good(trajectory.result), out_of_steps(trajectory)
-    if rests is None:
-        rests = minimum_near(risk, trajectory.final, at_rest(inside.final, final.model.degree, kept(model)))
+    if rest is None:
+        rest = minimum_near(risk, trajectory.final, at_rest(inside.final, final.model.degree, kept(model)))
     status = decide(program, _composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
@@ -250,7 +252,7 @@ def conclude(
     unclear = certified & (status == SelectionStatus.ambiguous)
     kind, outcome = decided(
         broken=broken,
-        rests=rests,
+        rests=rest.found,
         spent=spent,
         contradicted=verdict.contradicted & comparable,
         infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,
@@ -259,7 +261,7 @@ def conclude(
         ambiguous=tied | unclear,
     )
     is_point = kind == LimitKind.point
-    weights = final.model.combined_weights()
+    weights = rest.model.combined_weights()
     return Limit(
         kind=kind,
         outcome=outcome,
@@ -277,7 +279,7 @@ def conclude(
         prediction=prediction,
         rate=fit_rate(program, solution, trajectory, weights_gap(program, solution)),
         trajectory=trajectory,
-        details=AttentionFacts(head_state(final.model, data)),
+        details=AttentionFacts(head_state(final.model, data), rest.error),
     )
 
 

@@ -76,6 +76,18 @@ def piece_at(
     )
 
 
+class Near(NamedTuple):
+    r"""Whether a minimum is near θ, by the directions for which that is clearest.
+
+    - `bound`: an estimate of $\omega\eta$; at most one half means that a minimum is within two of Newton's steps.
+    - `step`: Newton's; `left`: twice the length of the next step, with the same Hessian.
+    """
+
+    bound: Float[Array, ""]
+    step: Float[Array, " p"]
+    left: Float[Array, ""]
+
+
 class _Span(NamedTuple):
     """Directions in which a function of θ changes, of length one in the norm of H (`white`, zero where H is not
     definite on them), Newton's step in these, and the softest of them as long as it is."""
@@ -94,10 +106,10 @@ def kantorovich(
     theta: Float[Array, " p"],
     moves: Callable[[Array], Array] | None = None,
     located: bool = False,
-) -> Float[Array, ""]:
+) -> Near:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
-    A value of at most one half means that a minimum is within two of Newton's steps. The change of H is measured at
+    The change of H is measured at
     that distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, it
     is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf; along kinks that the flow
     slides on these are the directions, and the gates are those that it has there. Gradients are relative to the scale
@@ -149,18 +161,25 @@ def kantorovich(
         own_bend = jax.hessian(lambda x: outputs(x) @ weights)(theta)
         definite[1] = definite[1] & (2.0 * jnp.linalg.norm(own_bend) <= spans[1].least)
 
-    # ω·2η at the distance 2η: with twice of it, ωη.
+    # ω·2η at the distance 2η: with twice of it, ωη. The next of Newton's steps starts at the distance η.
     white = jnp.concatenate([span.white for span in spans], axis=1)
-    away = [2.0 * span.white @ z for span in spans for z in (-span.step, span.softest, -span.softest)]
-    changed = jax.lax.map(lambda x: bent(theta + x, white)[1], jnp.stack(away))
-    bounds = []
+    steps = [-span.white @ span.step for span in spans]
+    away = [
+        x
+        for span, step in zip(spans, steps, strict=True)
+        for x in (2.0 * step, 2.0 * span.white @ span.softest, -2.0 * span.white @ span.softest, step)
+    ]
+    gradients, changed = jax.lax.map(lambda x: bent(theta + x, white), jnp.stack(away))
+    bounds, left = [], []
     for k, span in enumerate(spans):
-        columns = changed[3 * k : 3 * k + 3, :, ends[k] : ends[k + 1]]
+        columns = changed[4 * k : 4 * k + 3, :, ends[k] : ends[k + 1]]
         change = jnp.linalg.norm(span.white.T @ (columns - span.curved[None]), axis=(1, 2))
         bound = jnp.max(change)
-        usable = definite[k] & ~piece.left(theta + away[3 * k]) & jnp.isfinite(bound)
+        usable = definite[k] & ~piece.left(theta + away[4 * k]) & jnp.isfinite(bound)
         bounds.append(jnp.where(usable, bound, jnp.inf))
-    return jnp.min(jnp.stack(bounds))
+        left.append(2.0 * jnp.linalg.norm(span.white @ (span.white.T @ gradients[4 * k + 3])))
+    clearest = jnp.argmin(jnp.stack(bounds))
+    return Near(*(jnp.stack(of_each)[clearest] for of_each in (bounds, steps, left)))
 
 
 def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[[Array], Any]]:

@@ -164,7 +164,7 @@ def _concluded(one: Underway) -> Limit:
         # closes.
         stationary = stationary & (found_facts.error <= LARGEST_POINT_ERROR)
         # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
-        stationary = stationary & (kantorovich(risk, unravel, theta, located=located) <= 0.5)
+        stationary = stationary & (kantorovich(risk, unravel, theta, located=located).bound <= 0.5)
         facts = tree_where(stationary, found_facts, facts)
     failed = broken(trajectory)
     # All three conditions: steps by products end at residuals alone, and margins and kinks follow.

@@ -83,10 +83,11 @@ def _find_limits(
     # As in `find_limit`: other rules are another program to compile.
     del rules
     joint = method.follow(risk, model, max_steps, gap)
-    rests = minimum_near(risk, joint.final, at_rest(joint.final, model.degree or 1))
-    layers = (layer_trajectory(joint, h) for h in range(len(model.parts)))
-    parts = zip(model.parts, layers, strict=True)
-    return tuple(conclude(risk, part, layer, gap, THEOREM, rests) for part, layer in parts)
+    rest = minimum_near(risk, joint.final, at_rest(joint.final, model.degree or 1))
+    return tuple(
+        conclude(risk, part, layer_trajectory(joint, h), gap, THEOREM, rest._replace(model=rest.model.parts[h]))
+        for h, part in enumerate(model.parts)
+    )
 
 
 def layer_trajectory(joint: Trajectory, h: int) -> Trajectory:

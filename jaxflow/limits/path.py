@@ -23,7 +23,7 @@ from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, i
 from jaxflow._core.linalg import ROUNDED
 from jaxflow._core.trees import tree_norm, tree_scale, tree_where
 from jaxflow.flow import Drive, Lane
-from jaxflow.limits.stages import Count, minimum_near, stationarity
+from jaxflow.limits.stages import Count, Rest, minimum_near, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 
@@ -53,6 +53,7 @@ class Way(eqx.Module):
     - `gear`: the next one, or what stands for one. `lost`: how many stretches were dropped or ended where pushes
       cancel and no minimum is.
     - `steps`, `stretches` `(gears,)`: of each gear, those of dropped stretches included.
+    - `error`: of a minimum that was found; the model at the path's end is then there.
     """
 
     path: Trajectory
@@ -60,6 +61,12 @@ class Way(eqx.Module):
     lost: Int[Array, ""]
     steps: Int[Array, " gears"]
     stretches: Int[Array, " gears"]
+    error: Float[Array, ""]
+
+    @property
+    def rest(self) -> Rest:
+        """What was found at the end of a path that was looked at."""
+        return Rest(self.gear == End.rests, self.path.final.model, self.error)
 
 
 class Shift(NamedTuple):
@@ -156,7 +163,7 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
     stats = {name: blank.stats[name] for name in COUNTS}
     path = replace(blank, final=final, saved=saved if problem.saves else None, stats=stats)
     steps = jnp.zeros(len(problem.gears), int)
-    return Way(_counted(path, problem, steps), zero, zero, steps, steps)
+    return Way(_counted(path, problem, steps), zero, zero, steps, steps, jnp.full_like(log_norm, jnp.inf))
 
 
 def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, stretch: Trajectory, most: Count) -> Way:
@@ -174,7 +181,9 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
         path = replace(path, final=replace(path.final, model=model))
     lost = way.lost + ~keep
     stretches = way.stretches.at[gear].add(1)
-    return Way(_counted(path, problem, steps), jnp.where(spent, End.ended, following), lost, steps, stretches)
+    return Way(
+        _counted(path, problem, steps), jnp.where(spent, End.ended, following), lost, steps, stretches, way.error
+    )
 
 
 def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
@@ -210,13 +219,14 @@ def ended(way: Way) -> Bool[Array, "..."]:
 
 
 def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
-    """The way after it was seen whether a minimum is near a path that is in `doubt`. If none is, the path goes on while
-    its gradient has digits."""
+    """The way after it was seen whether a minimum is near a path that is in `doubt`: it ends there. If none is, the path
+    goes on while its gradient has digits."""
     here, doubt = way.path.final, way.gear <= End.doubt
-    found = minimum_near(risk, here, doubt)
+    found, model, error = minimum_near(risk, here, doubt)
     following = jnp.where(stationarity(here) > ROUNDED, End.doubt - way.gear, End.ended)
     gear = jnp.where(doubt, jnp.where(found, End.rests, following), way.gear)
-    return replace(way, gear=gear, lost=way.lost + (doubt & ~found))
+    path, error = replace(way.path, final=replace(here, model=model)), jnp.where(doubt, error, way.error)
+    return replace(way, path=path, gear=gear, lost=way.lost + (doubt & ~found), error=error)
 
 
 _looked_at = compiled_once(looked_at)

@@ -1,6 +1,6 @@
 """Stages of one path: what joins them, and how a stationary end is recognised."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -70,9 +70,18 @@ def at_rest(final: Point, degree: int, conserved: Any = None) -> Bool[Array, ""]
     return rests & ((ratio == 0) | (growth <= STATIONARY / jnp.where(ratio == 0, 1.0, ratio)))
 
 
-def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a path of attention is at rest: every multiplier is zero, or `kantorovich` finds a minimum of the loss
-    nearby, on the directions that move logits. False where it is not `looked` for."""
+class Rest(NamedTuple):
+    """Whether a path of attention is at rest; the model there (else where the path is), and an estimate of the relative
+    error of its combined weights, +inf where there is none."""
+
+    found: Bool[Array, ""]
+    model: Any
+    error: Float[Array, ""]
+
+
+def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> Rest:
+    """A path is at rest where every multiplier is zero, or `kantorovich` finds a minimum of the loss nearby, on the
+    directions that move logits: to it leads a step of Newton's. Not at rest where it is not `looked` for."""
     data: Any = risk.data
     model: Any = here.model
     theta, model_at = flat(risk, model)
@@ -83,17 +92,26 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
         top = jnp.argmax(jnp.where(data.visible, logits, -jnp.inf), axis=-1, keepdims=True)
         return jnp.where(data.visible, logits - jnp.take_along_axis(logits, top, axis=-1), 0.0).reshape(-1)
 
-    def bound(x: Array) -> Array:
+    def near(x: Array) -> tuple[Array, Array, Array]:
         # Where several logits give one output and nothing pushes that output, the minima are a whole set.
-        return kantorovich(risk, model_at, x, gaps)
+        found, step, left = kantorovich(risk, model_at, x, gaps)
+        # Weights of degree L in θ have L times its error.
+        error = (model.degree or 1) * left / positive_or_one(jnp.linalg.norm(x + step))
+        return found <= 0.5, x + step, error
+
+    def far(x: Array) -> tuple[Array, Array, Array]:
+        return jnp.asarray(False), x, jnp.full((), jnp.inf, x.dtype)
 
     # For few of the lanes of a batch, which a CPU follows one after the other.
     @one_lane_at_a_time
-    def found(looked: Array, theta: Array) -> Array:
-        return jax.lax.cond(looked, bound, lambda _: jnp.inf, theta) <= 0.5
+    def found(looked: Array, theta: Array) -> tuple[Array, Array, Array]:
+        return jax.lax.cond(looked, near, far, theta)
 
-    nothing = stationarity(here) == 0
-    return looked & (nothing | found(looked & ~nothing, theta))
+    nothing = looked & (stationarity(here) == 0)
+    minimum, there, error = found(looked & ~nothing, theta)
+    moved = jnp.where(minimum, there, theta)
+    error = jnp.where(nothing, 0.0, jnp.where(minimum, error, jnp.inf))
+    return Rest(nothing | minimum, model_at(moved), error)
 
 
 def readable(final: Point) -> Bool[Array, ""]:

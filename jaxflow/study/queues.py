@@ -60,12 +60,12 @@ class Instance(eqx.Module):
     def limit(self, way: Way, gap: float) -> Limit:
         """The limit that a path points at; `rounds` of its statistics are explicit stretches."""
         stats = way.path.stats | {"rounds": way.stretches[Gear.explicit].astype(jnp.int32)}
-        path, rests = replace(way.path, stats=stats), way.gear == End.rests
+        path = replace(way.path, stats=stats)
         if self.whole is None:
-            return conclude(self.risk, self.model, path, gap, rests=rests)
+            return conclude(self.risk, self.model, path, gap, rest=way.rest)
         inside = self.whole if self.small is None else (self.small.risk, self.small.model)
         path = path if self.units is None else self.units.outward(path, inside[1])
-        found = conclude(*inside, path, gap, rests=rests)
+        found = conclude(*inside, path, gap, rest=replace(way, path=path).rest)
         return found if self.small is None else self.small.lift(self.whole[0], found)
 
 

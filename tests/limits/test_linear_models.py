@@ -283,7 +283,7 @@ def test_a_channel_to_infinity_is_no_minimum_of_a_nonlinear_model(unit: float) -
         """Of the products whose coefficients are w."""
         theta = jnp.concatenate([jnp.sqrt(jnp.abs(w)), jnp.sign(w) * jnp.sqrt(jnp.abs(w))])
         risk = jf.EmpiricalRisk((quasi(unit), labels), "logistic")
-        return float(kantorovich(risk, lambda x: Products(x[:2], x[2:]), theta))
+        return float(kantorovich(risk, lambda x: Products(x[:2], x[2:]), theta).bound)
 
     for slope in (10.0, 15.0, 18.4):
         assert bound(LABELS, jnp.array([np.log(4.0), slope / unit])) > 0.5
