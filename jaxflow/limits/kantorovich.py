@@ -109,11 +109,10 @@ def kantorovich(
 ) -> Near:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
-    The change of H is measured at
-    that distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, it
-    is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf; along kinks that the flow
-    slides on these are the directions, and the gates are those that it has there. Gradients are relative to the scale
-    of `scaled_gradient` at θ, so that nothing underflows.
+    The change of H is measured at a distance of two of Newton's steps, along his step and along the softest eigenvector
+    both ways; as these are not all directions, it is doubled. Where a kink of the model is crossed that near,
+    +inf; along kinks that the flow slides on these are the directions, and the gates are those that it has there.
+    Gradients are relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
     The directions are those that move the margins (of a loss without, the outputs). With `moves`, a function of θ in
     whatever units, they are those that move it; or, if that is less, those that move the margins where what pushes the

@@ -82,6 +82,7 @@ class Limit(AbstractPrinted):
       The program's optimum is `program_solution.primal`. `flow_direction` is that array for every kind (at a point, the
       point).
     - `point`: combined weights, linear coefficients or the model at a finite limit; None unless `kind` is `point`.
+      `error`, of `details`: its relative error.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
       dual; `source` names it (for a program that is not convex, and for a point, it is the flow's own).
       `flow_certificate`: by the flow's own multipliers alone; `program_solution`: the program, solved independently of

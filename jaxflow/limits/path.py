@@ -219,8 +219,8 @@ def ended(way: Way) -> Bool[Array, "..."]:
 
 
 def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
-    """The way after it was seen whether a minimum is near a path that is in `doubt`: it ends there. If none is, the path
-    goes on while its gradient has digits."""
+    """The way after it was seen whether a minimum is near a path that is in `doubt`: it ends there. Else it goes on
+    while its gradient has digits."""
     here, doubt = way.path.final, way.gear <= End.doubt
     found, model, error = minimum_near(risk, here, doubt)
     following = jnp.where(stationarity(here) > ROUNDED, End.doubt - way.gear, End.ended)
