@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 # Seconds after which the whole test run is ended, whatever hangs in it.
-TEST_LIMIT ?= 5000
+TEST_LIMIT ?= 5100
 # quick | full
 SCALE ?= quick
 # More arguments for the command of a target: make test ARGS="-k tokens"
