@@ -55,7 +55,7 @@ def job(folder: Path, scripts: Any = (), commands: Any = (), cells: Any = ()) ->
 def read_all(jobs: dict[str, dict[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
     """The answers to all jobs by name, by one process, which leaves its list of jobs in a folder."""
     (folder / "jobs.json").write_text(json.dumps(list(jobs.values())))
-    text = said("-m", "tests.docs.reader", str(folder / "jobs.json"), seconds=1100, **environment())
+    text = said("-m", "tests.docs.reader", str(folder / "jobs.json"), seconds=1700, **environment())
     return dict(zip(jobs, map(json.loads, text.splitlines()), strict=True))
 
 

@@ -60,14 +60,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.name)
 def test_blocks_run(page: Page, ran: dict[str, dict[str, Any]]) -> None:
     assert not ran[page.name]["error"], ran[page.name]["error"][-4000:]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_sections_on_own_models_are_short_and_print_their_outcomes(ran: dict[str, dict[str, Any]]) -> None:
     page = Page(DOCS / "own-model.md")
     printed, found = ran[page.name]["printed"], sections(page)
@@ -81,7 +81,7 @@ def test_sections_on_own_models_are_short_and_print_their_outcomes(ran: dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PRINTS)
 def test_a_notebook_prints_what_it_is_about(name: str, ran: dict[str, dict[str, Any]]) -> None:
     answer, (pictures, wanted) = ran[name], PRINTS[name]

@@ -32,7 +32,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, dict
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", STUDIES, ids=lambda page: page.name)
 def test_blocks_run(page: Page, ran: dict[str, dict[str, Any]]) -> None:
     assert not ran[page.name]["error"], ran[page.name]["error"][-4000:]
