@@ -33,7 +33,7 @@ LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
 PYTEST := $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-times coverage check format bench bench-gpu referee docs clean distclean
+.PHONY: help demo test test-all test-release test-times coverage check format bench bench-gpu referee docs clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -45,7 +45,10 @@ test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two te
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not release" $(ARGS)
+
+test-release: $(VENV)/.installed-dev  ## what test-all leaves to releases: instances and figures with a program of their own
+	$(PYTEST) -m release $(ARGS)
 
 test-times: $(VENV)/.installed-dev  ## wall, processor, tracing, lowering and compiling seconds of each test file: build/test-times.txt
 	$(PYTEST) -p tests.times $(ARGS)

@@ -78,9 +78,16 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "saddles" else pytest.mark.slow) for name in FOUND]
-)
+# Each has a program of its own. Of most families of networks one is compiled anyway; these take half a minute each.
+COSTLY = ("saddle of modes", "modes outwards", "few digits", "comes back", "equal tokens", "cancel", "narrow")
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """One is among the quick tests."""
+    return () if name == "saddles" else (pytest.mark.slow, *([pytest.mark.release] if name in COSTLY else []))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in FOUND])
 def test_limits_that_were_wrong_or_open_are_right(name: str) -> None:
     model, kind, count, chosen, outcome, error = FOUND[name]
     data, theta, drawn = run.drawn(model, kind, count)
@@ -131,6 +138,7 @@ def test_a_mode_that_is_hidden_says_nothing_of_rest():
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_mode_that_a_tiny_start_loses_contradicts_no_theorem():
     """Of two convolutional layers from 1e-76 a Fourier mode may round to nothing, and the flow stand still without it:
     three of these keys were said to contradict the theorem that holds from every such start."""
@@ -225,10 +233,10 @@ PASSED_OVER = [
     ("(6, 8, 10)", 360, 94, "locally_optimal", [7, 1, 4, 7, 0, 1]),
     # A step of length 6 went from one token of a query to another, between which the loss has a wall that is felt over
     # a length of 0.01 alone: at tolerances down to 1e-7 the path ended elsewhere, certified. `follow_back` ends here.
-    ("d = 2", 30, 7, "globally_optimal", [0, 1, 2]),
+    pytest.param("d = 2", 30, 7, "globally_optimal", [0, 1, 2], marks=pytest.mark.release),
     # A token takes over at a norm of e^68, where 1,389 explicit steps did not get to the end of it: their roundings are
     # as large as what tells that they are stiff. No plain path goes there.
-    ("(4, 4, 6)", 120, 30, "globally_optimal", [1, 1, 0, 3]),
+    pytest.param("(4, 4, 6)", 120, 30, "globally_optimal", [1, 1, 0, 3], marks=pytest.mark.release),
 ]
 
 
