@@ -34,6 +34,7 @@ from jaxflow.flow import (
     Lane,
     LogArcLength,
     LogTime,
+    LossExcess,
     SelectionSettled,
     Situation,
     StationaryPoint,
@@ -44,8 +45,8 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import select, settled
-from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
-from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, relative_control
+from jaxflow.limits.stages import LOG_TIME, PATH_RTOL, STATIONARY, Count, Positive, log_multipliers, stationarity
+from jaxflow.limits.steps import explicit_control, implicit_control, kvaerno, relative_control
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -83,8 +84,8 @@ class AnyAttentionGears(AbstractProblem):
     """The flow of attention whose margins have no structure that `MultiplierNewton` could use.
 
     **Arguments:** `near`, `far`, `horizon`, `cap`: arc lengths, see above and `Staged`; `composes`: whether the head
-    may compose tokens; `coordinates` of all gears; `solver`, `rtol` of the implicit gear; `floor`, `saves`, `timed`,
-    `report` as in `Staged`.
+    may compose tokens; `coordinates` of all gears; `solver`, `rtol` of the implicit gear; `fitted`: see `fitted_below`;
+    `floor`, `saves`, `timed`, `report` as in `Staged`.
     """
 
     coordinates: AbstractCoordinates
@@ -96,6 +97,7 @@ class AnyAttentionGears(AbstractProblem):
     rtol: float
     floor: float
     saves: int
+    fitted: Positive
     timed: bool = eqx.field(static=True)
     composes: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
@@ -107,7 +109,7 @@ class AnyAttentionGears(AbstractProblem):
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         name = self.gears[gear]
-        stop = StationaryPoint(STATIONARY, model.degree or 1)
+        stop = StationaryPoint(STATIONARY, model.degree or 1) | LossExcess(self.fitted)
         stop = stop | CompositionResolved() if self.composes else stop
         if name == "explicit":
             ends = stop | SelectionSettled() | Stiff() if self.composes else stop
@@ -146,12 +148,13 @@ class AnyAttentionGears(AbstractProblem):
         if name == "relaxation":
             # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
             return Shift(jnp.asarray(End.ended), followed)
-        ends = ~followed | (stationarity(stretch.final) <= STATIONARY)
+        final = stretch.final
+        ends = ~followed | (stationarity(final) <= STATIONARY) | (log_multipliers(final) <= self.fitted)
         # At rest on the sphere there is no velocity left to relax.
         last = name == "implicit" and self.cap < self.far
         following = jnp.asarray(End.ended if last else gear + 1)
         if self.composes and name == "explicit":
             following = jnp.where(selected(stretch, data), gear + 2, following)
         elif self.composes:
-            ends = ends | composition_resolved(stretch.final.model, data)
+            ends = ends | composition_resolved(final.model, data)
         return Shift(jnp.where(ends, End.ended, following), jnp.asarray(True))

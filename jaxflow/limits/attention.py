@@ -36,6 +36,7 @@ from jaxflow.flow import (
     Lane,
     LayerScores,
     LogArcLength,
+    LossExcess,
     MultiplierNewton,
     Returned,
     Scores,
@@ -50,8 +51,8 @@ from jaxflow.flow.constraints import leading
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken
 from jaxflow.limits.self_certificate import MASKED_ATTENTION
-from jaxflow.limits.stages import FLOOR, HORIZON, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.limits.steps import PATH_RTOL, explicit_control, implicit_control, kvaerno, relative_control, share_of
+from jaxflow.limits.stages import FLOOR, HORIZON, PATH_RTOL, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.steps import explicit_control, implicit_control, kvaerno, relative_control, share_of
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -103,13 +104,13 @@ def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:
 class AttentionGears(AbstractProblem):
     r"""The flow of one layer.
 
-    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest
-    explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
-    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `most_cap`: of paths whose
-    margins are thin (see `_cap_from`), `cap` by default; `path_rtol`: of explicit and implicit gears, which decide
-    where a path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one that decides it too; `solver` of
-    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their
-    end (see `lane`), for where the path to it is not asked for.
+    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest explicit stretch, in arc
+    length; `far`: the least length to go to for the save points, `saves` of them; `log_horizon`: log arc length to go
+    to at most; `cap`, `floor`, `timed` as in `Staged`; `most_cap`: of paths whose margins are thin (see `_cap_from`),
+    `cap` by default; `fitted`: see `fitted_below`; `path_rtol`: of explicit and implicit gears, which decide where a
+    path goes; `quick_rtol` of a first try by multipliers, and `rtol` of one that decides it too; `solver` of theirs;
+    `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
+    `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True
@@ -118,6 +119,7 @@ class AttentionGears(AbstractProblem):
     cap: Positive
     far: Positive
     most_cap: Positive | None = None
+    fitted: Positive = -float("inf")
     near: float = HORIZON
     log_horizon: float = HORIZON
     floor: float = FLOOR
@@ -142,8 +144,9 @@ class AttentionGears(AbstractProblem):
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         whole, rtol = jnp.asarray(max_steps), self.path_rtol
         still = partial(StationaryPoint, degree=model.degree)
+        rests = still(STATIONARY) | LossExcess(self.fitted)
         if gear == Gear.explicit:
-            ends = still(STATIONARY) | SETTLED | Stiff()
+            ends = rests | SETTLED | Stiff()
             most = jnp.where(again, share_of(whole), whole)
             return Drive(diffrax.Tsit5(), explicit_control(rtol), ends, most, self.report, jumps=False)
         if gear == Gear.implicit:
@@ -154,7 +157,7 @@ class AttentionGears(AbstractProblem):
             controller = relative_control(rtol)
             # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
             # have underflown there it would look like a rest.
-            ends = still(STATIONARY) | SETTLED
+            ends = rests | SETTLED
             return Drive(solver, controller, ends, whole, self.report, still(ROUNDED), jumps=False)
         rtol = jnp.where(again, self.rtol, self.quick_rtol)
         controller = implicit_control(rtol=rtol, atol=1e-2 * rtol)
@@ -210,8 +213,8 @@ class AttentionGears(AbstractProblem):
             following = jnp.where(
                 followed & selected(stretch, data), Gear.multipliers, jnp.where(stiff, Gear.implicit, End.ended)
             )
-            # Pushes cancel at a minimum, or for a while.
-            cancels = followed & at_rest(final, final.model.degree, self.conserved)
+            # Pushes cancel at a minimum, or for a while, or all are rounding.
+            cancels = followed & at_rest(final, final.model.degree, self.conserved, self.fitted)
             following = jnp.where(cancels, End.doubt - jnp.maximum(following, Gear.implicit), following)
             return Shift(following, jnp.asarray(True))
         left = followed & (share < LEFT.share)

@@ -34,7 +34,7 @@ from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, weights_gap
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import Count, Positive, Rest, at_rest, kept, minimum_near, stationarity
+from jaxflow.limits.stages import Count, Positive, Rest, at_rest, fitted_below, kept, minimum_near, stationarity
 from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
@@ -238,7 +238,8 @@ def conclude(
 
     arrived, spent = good(trajectory.result), out_of_steps(trajectory)
     if rest is None:
-        rest = minimum_near(risk, trajectory.final, at_rest(inside.final, final.model.degree, kept(model)))
+        seems_still = at_rest(inside.final, final.model.degree, kept(model), fitted_below(risk, model))
+        rest = minimum_near(risk, trajectory.final, seems_still)
     status = decide(program, _composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.

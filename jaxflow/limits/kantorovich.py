@@ -77,15 +77,17 @@ def piece_at(
 
 
 class Near(NamedTuple):
-    r"""Whether a minimum is near θ, by the directions for which that is clearest.
+    r"""Whether a minimum is near θ: by all directions that were asked for, or by those for which that is clearest.
 
     - `bound`: an estimate of $\omega\eta$; at most one half means that a minimum is within two of Newton's steps.
     - `step`: Newton's; `left`: twice the length of the next step, with the same Hessian.
+    - `alone`: whether it is the only minimum nearby in all directions that were asked for, and not one of a set.
     """
 
     bound: Float[Array, ""]
     step: Float[Array, " p"]
     left: Float[Array, ""]
+    alone: Bool[Array, ""]
 
 
 class _Span(NamedTuple):
@@ -177,8 +179,10 @@ def kantorovich(
         usable = definite[k] & ~piece.left(theta + away[4 * k]) & jnp.isfinite(bound)
         bounds.append(jnp.where(usable, bound, jnp.inf))
         left.append(2.0 * jnp.linalg.norm(span.white @ (span.white.T @ gradients[4 * k + 3])))
-    clearest = jnp.argmin(jnp.stack(bounds))
-    return Near(*(jnp.stack(of_each)[clearest] for of_each in (bounds, steps, left)))
+    alone = bounds[0] <= 0.5
+    chosen = jnp.where(alone, 0, jnp.argmin(jnp.stack(bounds)))
+    bound, step, length = (jnp.stack(of_each)[chosen] for of_each in (bounds, steps, left))
+    return Near(bound, step, length, alone)
 
 
 def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[[Array], Any]]:

@@ -15,7 +15,7 @@ from jaxflow.flow import Scores, Weights
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
 from jaxflow.limits.attention import MOST_EXPONENTS, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
-from jaxflow.limits.stages import FLOOR, HORIZON, Count, Positive, kept
+from jaxflow.limits.stages import FLOOR, HORIZON, Count, Positive, fitted_below, kept
 from jaxflow.limits.units import units_of
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -53,7 +53,8 @@ class Staged(AbstractMethod):
     to `far`; the trajectory's `regime` reports it.
 
     Finite stationary points end the path in any parametrisation (with `floor` the clock behaves like a time there).
-    They are recognised by a gradient that is small relative to its multipliers.
+    They are recognised by a gradient that is small relative to its multipliers, or, of a loss with its infimum at
+    finite outputs, by multipliers that are roundings of those at the start.
 
     **Arguments:** `near`, `far`, `horizon`: arc lengths (None: 50, 1e5 and 1e9 for W; 10, 1e130 and 1e130 for
     factors, in double precision); `cap=None`: none for W, 1e3 for factors; `floor`: see `jaxflow.flow.ArcLength`;
@@ -107,6 +108,7 @@ class Staged(AbstractMethod):
             cap=cap,
             far=far,
             most_cap=MOST_EXPONENTS ** (1.0 / model.degree) if self.cap is None else None,
+            fitted=fitted_below(risk, model),
             near=HORIZON if self.near is None else self.near,
             log_horizon=HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,
@@ -134,6 +136,7 @@ class Staged(AbstractMethod):
             rtol=self.rtol,
             floor=self.floor,
             saves=self.saves,
+            fitted=fitted_below(risk, model),
             timed=self.timed,
             composes=isinstance(model, AbstractAttention) and not is_linear(model.head),
             report=self.report,

@@ -39,8 +39,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
-from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_LOSS, STATIONARY, stationarity
-from jaxflow.limits.steps import PATH_RTOL
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_LOSS, PATH_RTOL, STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE, above, is_solved
 from jaxflow.margin import AbstractNorm, Frobenius, Lp, Schatten, Solution, certify, solve
 from jaxflow.margin.potential import check_potential

@@ -19,7 +19,7 @@ from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
-from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, fitted_below, stationarity
 from jaxflow.losses import AbstractLoss, Tail, slope_jumps, tail_of
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
@@ -45,11 +45,9 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     most = located_kinks(risk, model, theta.size) if kinked else 0
     located = most > 0
     rtol = jnp.asarray((1e-5 if kinked and not located else gap) if method.rtol is None else method.rtol)
-    before = risk.scaled_gradient(model)
-    # From there on Newton's method takes the derivatives of the loss to rounding.
-    log_loss = before.log_scale + jnp.log(ROUNDED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
     fine = OwnGears(
-        log_loss=log_loss,
+        # From there on Newton's method takes the derivatives of the loss to rounding.
+        log_loss=fitted_below(risk, model),
         rtol=rtol,
         kinked=kinked,
         stiff=True,

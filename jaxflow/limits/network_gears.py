@@ -46,8 +46,8 @@ from jaxflow.limits.attention import EXPONENTS
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.saddles import AtMinimum, Hurried, at_minimum, hurried
 from jaxflow.limits.self_certificate import flow_certifier
-from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_LOSS, STATIONARY, Count, Positive
-from jaxflow.limits.steps import PATH_RTOL, implicit_control, kvaerno, relative_control, share_of
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_LOSS, PATH_RTOL, STATIONARY, Count, Positive
+from jaxflow.limits.steps import implicit_control, kvaerno, relative_control, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 

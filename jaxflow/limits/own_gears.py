@@ -26,7 +26,7 @@ from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExce
 from jaxflow.flow.drive import FIRST_STEP
 from jaxflow.flow.filippov import Filippov
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start, broken, out_of_steps
-from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, vanished
+from jaxflow.limits.stages import FAR, FLOOR, HORIZON, LOG_TIME, STATIONARY, Count, Positive, log_multipliers, vanished
 from jaxflow.limits.steps import IMPLICIT_STEPS, explicit_control, kvaerno, relative_control, share_of
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -91,7 +91,7 @@ class OwnGears(AbstractProblem):
         final, yes = stretch.final, jnp.asarray(True)
         if self.gears[gear] == self.gears[-1]:
             return Shift(jnp.asarray(End.ended), yes)
-        size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
+        size = log_multipliers(final)
         still = vanished(final, 2, self.still)
         ended = good(stretch.result) & ((size <= self.log_loss) | still)
         over = ended | broken(stretch) | out_of_steps(stretch)

@@ -12,7 +12,7 @@ from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_tie
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
 from jaxflow.limits.progress import told
-from jaxflow.limits.stages import Count, Positive, at_rest, minimum_near
+from jaxflow.limits.stages import Count, Positive, at_rest, fitted_below, minimum_near
 from jaxflow.models import MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
@@ -83,7 +83,8 @@ def _find_limits(
     # As in `find_limit`: other rules are another program to compile.
     del rules
     joint = method.follow(risk, model, max_steps, gap)
-    rest = minimum_near(risk, joint.final, at_rest(joint.final, model.degree or 1))
+    seems_still = at_rest(joint.final, model.degree or 1, fitted=fitted_below(risk, model))
+    rest = minimum_near(risk, joint.final, seems_still)
     return tuple(
         conclude(risk, part, layer_trajectory(joint, h), gap, THEOREM, rest._replace(model=rest.model.parts[h]))
         for h, part in enumerate(model.parts)

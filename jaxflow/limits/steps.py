@@ -14,9 +14,6 @@ from jaxflow._core import linalg, positive_or_one, tree_norm
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.stages import Positive
 
-# The tolerance of steps that decide where a path goes. (At 1e-5 two of 1,200 paths of attention passed a separatrix on
-# its other side.)
-PATH_RTOL = 1e-6
 # Steps of implicit methods: of linear networks in all, and of any budget for a caller's own model, for which one costs
 # as much as some fifty explicit ones and more.
 IMPLICIT_STEPS = 4096

@@ -22,7 +22,7 @@ from jaxflow.limits.many import begun_paths, follow_many, turned
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.path import End, Way
 from jaxflow.limits.reduction import Reduction, reduced
-from jaxflow.limits.stages import kept
+from jaxflow.limits.stages import fitted_below, kept
 from jaxflow.limits.units import Units, units_of
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
@@ -84,6 +84,7 @@ class Gears(eqx.Module):
             gap=self.gap,
             cap=cap,
             far=cap,
+            fitted=fitted_below(risk, model),
             path_rtol=self.rtol,
             # A method of order one: a tenth of that takes three times the steps, more than a stretch may.
             rtol=1e-3,
