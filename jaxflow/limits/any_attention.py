@@ -45,7 +45,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
 from jaxflow.limits.path import AbstractProblem, End, Shift, Start
 from jaxflow.limits.self_certificate import select, settled
-from jaxflow.limits.stages import LOG_TIME, PATH_RTOL, STATIONARY, Count, Positive, log_multipliers, stationarity
+from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, Positive, log_multipliers, stationarity
 from jaxflow.limits.steps import explicit_control, implicit_control, kvaerno, relative_control
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
@@ -84,8 +84,8 @@ class AnyAttentionGears(AbstractProblem):
     """The flow of attention whose margins have no structure that `MultiplierNewton` could use.
 
     **Arguments:** `near`, `far`, `horizon`, `cap`: arc lengths, see above and `Staged`; `composes`: whether the head
-    may compose tokens; `coordinates` of all gears; `solver`, `rtol` of the implicit gear; `fitted`: see `fitted_below`;
-    `floor`, `saves`, `timed`, `report` as in `Staged`.
+    may compose tokens; `coordinates` of all gears; `solver`, `rtol` of the implicit gear, `path_rtol` of the explicit
+    one; `fitted`: see `fitted_below`; `floor`, `saves`, `timed`, `report` as in `Staged`.
     """
 
     coordinates: AbstractCoordinates
@@ -98,6 +98,7 @@ class AnyAttentionGears(AbstractProblem):
     floor: float
     saves: int
     fitted: Positive
+    path_rtol: Positive
     timed: bool = eqx.field(static=True)
     composes: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
@@ -113,7 +114,7 @@ class AnyAttentionGears(AbstractProblem):
         stop = stop | CompositionResolved() if self.composes else stop
         if name == "explicit":
             ends = stop | SelectionSettled() | Stiff() if self.composes else stop
-            return Drive(diffrax.Tsit5(), explicit_control(PATH_RTOL), ends, max_steps, self.report)
+            return Drive(diffrax.Tsit5(), explicit_control(self.path_rtol), ends, max_steps, self.report)
         if name == "mixing":
             controller = implicit_control(rtol=1e-5, atol=1e-7)
             return Drive(accurate_solver(), controller, stop | SelectionSettled(), max_steps, self.report)

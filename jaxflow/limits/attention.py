@@ -125,7 +125,7 @@ class AttentionGears(AbstractProblem):
     floor: float = FLOOR
     saves: int = 0
     timed: bool = False
-    path_rtol: float = PATH_RTOL
+    path_rtol: Positive = PATH_RTOL
     # At 1e-3 a path with two tokens about to take over, of scores 1e-12 above others, followed the wrong one.
     rtol: float = 1e-4
     quick_rtol: float = 1e-3

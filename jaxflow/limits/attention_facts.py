@@ -70,8 +70,8 @@ class AttentionFacts(AbstractFacts):
 
     - `head_state`: whether the head is smooth where the flow ended, or some output is on a kink or on a flat part.
     - `error`: relative, of the combined weights of a limit point: estimated from twice the step of Newton's that would
-      follow the one that led to it, and where the minima are a set also by the tolerance of the path; +inf of what is
-      no point.
+      follow the one that led to it; where the minima are a set, also by the tolerance of the path; of a loss with its
+      infimum at finite outputs also by the distance from where a rougher path ends. +inf of what is no point.
     """
 
     gap_label: ClassVar[str] = "gap of the weights along the flow"

@@ -26,7 +26,15 @@ from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import network_call
-from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, begun, checked_gap, followed
+from jaxflow.limits.method import (
+    AbstractMethod,
+    Staged,
+    apart_from_rough,
+    arguments_of,
+    begun_twice,
+    checked_gap,
+    followed,
+)
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import is_own, own_call
 from jaxflow.limits.path import Underway, by_gears, out_of_steps
@@ -34,7 +42,17 @@ from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, weights_gap
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import Count, Positive, Rest, at_rest, fitted_below, kept, minimum_near, stationarity
+from jaxflow.limits.stages import (
+    LARGEST_POINT_ERROR,
+    Count,
+    Positive,
+    Rest,
+    at_rest,
+    fitted_below,
+    kept,
+    minimum_near,
+    stationarity,
+)
 from jaxflow.limits.steps import IMPLICIT_STEPS
 from jaxflow.limits.units import in_units
 from jaxflow.limits.verdict import judge
@@ -184,10 +202,10 @@ def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
 def _concluded(one: Underway) -> Limit:
     risk, model, path, gap = followed(one)
     rest = replace(one.ways[-1], path=path).rest if one.problems[-1].doubts else None
-    return conclude(risk, model, path, gap, rest=rest)
+    return conclude(risk, model, path, gap, rest=rest, apart=apart_from_rough(one))
 
 
-_by_gears = by_gears(begun, _concluded)
+_by_gears = by_gears(begun_twice, _concluded)
 
 
 @compiled_once
@@ -206,11 +224,12 @@ def conclude(
     gap: Positive,
     theorem: str | None = None,
     rest: Rest | None = None,
+    apart: Positive = 0.0,
 ) -> Limit:
     """The limit of a trajectory from `model`, with its program and certificates.
 
     `theorem`: the sentence that replaces the theorem registered for the model. `rest`: the minimum of the loss that
-    was found near the end; None: `conclude` looks for one.
+    was found near the end; None: `conclude` looks for one. `apart`: how far off that may be beside, relative.
 
     **Example:**
 
@@ -240,6 +259,7 @@ def conclude(
     if rest is None:
         seems_still = at_rest(inside.final, final.model.degree, kept(model), fitted_below(risk, model))
         rest = minimum_near(risk, trajectory.final, seems_still)
+    error = rest.error + apart
     status = decide(program, _composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
@@ -253,7 +273,7 @@ def conclude(
     unclear = certified & (status == SelectionStatus.ambiguous)
     kind, outcome = decided(
         broken=broken,
-        rests=rest.found,
+        rests=rest.found & (error <= LARGEST_POINT_ERROR),
         spent=spent,
         contradicted=verdict.contradicted & comparable,
         infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,
@@ -280,7 +300,7 @@ def conclude(
         prediction=prediction,
         rate=fit_rate(program, solution, trajectory, weights_gap(program, solution)),
         trajectory=trajectory,
-        details=AttentionFacts(head_state(final.model, data), rest.error),
+        details=AttentionFacts(head_state(final.model, data), error),
     )
 
 

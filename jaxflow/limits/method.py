@@ -9,14 +9,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from jaxflow._core import check_real, checked, require
+from jaxflow._core import check_real, checked, positive_or_one, require
 from jaxflow.flow import Scores, Weights
 from jaxflow.limits.any_attention import AnyAttentionGears, accurate_solver
 from jaxflow.limits.attention import MOST_EXPONENTS, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, Underway, follow, under_way
-from jaxflow.limits.stages import FLOOR, HORIZON, Count, Positive, fitted_below, kept
+from jaxflow.limits.stages import FLOOR, HORIZON, PATH_RTOL, Count, Positive, fitted_below, kept
 from jaxflow.limits.units import units_of
+from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule
@@ -137,6 +139,7 @@ class Staged(AbstractMethod):
             floor=self.floor,
             saves=self.saves,
             fitted=fitted_below(risk, model),
+            path_rtol=PATH_RTOL,
             timed=self.timed,
             composes=isinstance(model, AbstractAttention) and not is_linear(model.head),
             report=self.report,
@@ -155,6 +158,25 @@ def followed(one: Underway) -> tuple[EmpiricalRisk, Any, Trajectory, Positive]:
     """The instance, its path and the gap, of what `begun` has begun."""
     risk, model, units, gap, _ = one.known
     return risk, model, one.path if units is None else units.outward(one.path, model), gap
+
+
+def begun_twice(risk: EmpiricalRisk, model: Any, method: Any, gap: Positive, max_steps: Count, rule: Rule) -> Underway:
+    """As `begun`, but where a loss has its infimum at finite outputs two paths, of which the last has the tolerance
+    `gap`. Points of such a loss may be a set, and steps lead past the edge of a flat tail: how far off the end is, is
+    told by a tolerance a hundred times as large."""
+    one = begun(risk, model, method, gap, max_steps, rule)
+    if tail_of(risk.loss) is Tail.exponential:
+        return one
+    problem, way = *one.problems, *one.ways
+    rtol = jnp.minimum(gap, PATH_RTOL)
+    rough, fine = (eqx.tree_at(lambda p: p.path_rtol, problem, r) for r in (100.0 * rtol, rtol))
+    return one._replace(problems=(rough, fine), ways=(way, way))
+
+
+def apart_from_rough(one: Underway) -> Float[Array, ""]:
+    """How far the ends of two paths are from each other, relative to the last; zero where there is one."""
+    first, last = (one.ways[k].path.final.model.combined_weights() for k in (0, -1))
+    return jnp.linalg.norm(last - first) / positive_or_one(jnp.linalg.norm(last))
 
 
 def arguments_of(method: AbstractMethod, gap: float, max_steps: int, data: Any) -> tuple[Any, Any]:
