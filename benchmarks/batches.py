@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _common import TwoLayers, begun, best
-from jax.typing import ArrayLike
 
 import jaxflow as jf
 from jaxflow._core import quick_options
@@ -107,11 +106,7 @@ def _limit(found: Any) -> Answer:
 
 
 def _found(data: Any, model: Any, loss: Any = "logistic") -> Answer:
-    return _limit(jf.find_limit(_risk(data, loss), model, throw=False))
-
-
-def _risk(data: Any, loss: Any = "logistic") -> Any:
-    return jf.EmpiricalRisk(data, loss)
+    return _limit(jf.find_limit(jf.EmpiricalRisk(data, loss), model, throw=False))
 
 
 def _drawn(key: Any) -> Any:
@@ -149,7 +144,7 @@ def _own() -> Case:
         return data, TwoLayers(jax.random.normal(keys[2], (6, 2)), 0.5 * jax.random.normal(keys[3], (6,)))
 
     def answer(data: Any, model: Any) -> Answer:
-        found = jf.find_limit(_risk(data), model, throw=False, max_steps=4_000)
+        found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False, max_steps=4_000)
         unit = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(found.flow_direction)])
         point = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(eqx.filter(found.end, eqx.is_array))])
         numbers = jnp.where(found.kind == "point", point, unit)
@@ -164,7 +159,7 @@ def _layers() -> Case:
         return data, MultiHeadAttention.init(jax.random.fold_in(key, 1), data, [jnp.ones(D), head])
 
     def answer(data: Any, model: Any) -> Answer:
-        found = [_limit(limit) for limit in find_limits(_risk(data), model, throw=False)]
+        found = [_limit(limit) for limit in find_limits(jf.EmpiricalRisk(data, "logistic"), model, throw=False)]
         outcome, numbers, decided = (jnp.stack(parts) for parts in zip(*found, strict=True))
         return Answer(outcome.ravel(), numbers.ravel(), jnp.all(decided))
 
@@ -186,7 +181,7 @@ def _program(norm: str) -> Case:
 
 def _path(follow: Callable[[Any, Any], Any]) -> Case:
     def answer(data: Any, model: Any) -> Answer:
-        path = follow(_risk(data), model)
+        path = follow(jf.EmpiricalRisk(data, "logistic"), model)
         return Answer(
             jnp.stack(jax.tree.leaves(path.result)), path.final.model.W.ravel(), jf.RESULTS.successful == path.result
         )
@@ -228,32 +223,19 @@ CASES: dict[str, Case] = {
 }
 
 
-class Comparison(NamedTuple):
-    """`differing`: lanes whose outcomes differ; `decided`: how many found something, in the batch; `apart`: the largest
-    difference of their numbers, relative to the largest of a lane."""
-
-    differing: list[int]
-    decided: int
-    apart: float
-
-
-def compare(batch: Answer, alone: list[Answer]) -> Comparison:
-    """The answers of a batch beside those of single calls."""
+def compare(batch: Answer, alone: list[Answer]) -> tuple[list[int], int, float]:
+    """The answers of a batch beside those of single calls: lanes whose outcomes differ; how many found something, in
+    the batch; the largest difference of their numbers, relative to the largest of a lane."""
     differing, apart, decided = [], 0.0, 0
     for k, one in enumerate(alone):
-        whole = Answer(*(np.asarray(part[k]) for part in batch))
-        if not np.array_equal(whole.outcome, np.asarray(one.outcome)):
+        whole, one = (Answer(*map(np.asarray, answer)) for answer in (jax.tree.map(lambda x, k=k: x[k], batch), one))
+        if not np.array_equal(whole.outcome, one.outcome):
             differing.append(k)
         elif whole.decided:
             decided += 1
-            apart = max(apart, _relative(whole.numbers, one.numbers))
-    return Comparison(differing, decided, apart)
-
-
-def _relative(found: ArrayLike, expected: ArrayLike) -> float:
-    found, expected = np.asarray(found), np.asarray(expected)
-    size = float(np.max(np.abs(expected)))
-    return float(np.max(np.abs(found - expected))) / (size if size > 0 else 1.0)
+            size = float(np.max(np.abs(one.numbers))) or 1.0
+            apart = max(apart, float(np.max(np.abs(whole.numbers - one.numbers))) / size)
+    return differing, decided, apart
 
 
 def row(name: str, count: int) -> dict[str, Any]:
@@ -266,13 +248,13 @@ def row(name: str, count: int) -> dict[str, Any]:
     found, together = best(lambda: whole(*batch), 3, 2.0)
     alone, times = zip(*(best(lambda one=one: single(*one), 3, 2.0) for one in instances), strict=True)
     apart = [seconds.wall for seconds in times]
-    compared = compare(found, list(alone))
+    differing, decided, largest = compare(found, list(alone))
     return {
         "case": name,
         "lanes": count,
-        "decided": compared.decided,
-        "outcomes differ": len(compared.differing),
-        "largest difference": compared.apart,
+        "decided": decided,
+        "outcomes differ": len(differing),
+        "largest difference": largest,
         "batch_s": together.wall,
         "ratio_to_singles": together.wall / sum(apart),
         "ratio_to_slowest": together.wall / (count * max(apart)),
