@@ -259,7 +259,7 @@ def conclude(
     if rest is None:
         seems_still = at_rest(inside.final, final.model.degree, kept(model), fitted_below(risk, model))
         rest = minimum_near(risk, trajectory.final, seems_still)
-    error = rest.error + apart
+    error = jnp.where(rest.found, rest.error + apart, jnp.inf)
     status = decide(program, _composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.

@@ -175,6 +175,8 @@ def begun_twice(risk: EmpiricalRisk, model: Any, method: Any, gap: Positive, max
 
 def apart_from_rough(one: Underway) -> Float[Array, ""]:
     """How far the ends of two paths are from each other, relative to the last; zero where there is one."""
+    if len(one.ways) == 1:
+        return jnp.zeros(())
     first, last = (one.ways[k].path.final.model.combined_weights() for k in (0, -1))
     return jnp.linalg.norm(last - first) / positive_or_one(jnp.linalg.norm(last))
 
