@@ -195,7 +195,7 @@ class Returned(AbstractStop):
         return situation.log_reach() < jnp.log(self.share)
 
 
-@checked(infinite=["log_excess"])
+@checked()
 class LossExcess(AbstractStop):
     r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`.
 

@@ -118,8 +118,8 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
+    fitted: Positive
     most_cap: Positive | None = None
-    fitted: Positive = -float("inf")
     near: float = HORIZON
     log_horizon: float = HORIZON
     floor: float = FLOOR

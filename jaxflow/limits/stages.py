@@ -73,7 +73,8 @@ def log_multipliers(final: Any) -> Float[Array, ""]:
 def fitted_below(risk: EmpiricalRisk, model: Any) -> Float[Array, ""]:
     r"""$\log\sum|p|$ at which a loss is at its infimum, if it has that at finite outputs: roundings of the start's."""
     if risk.loss.margin and tail_of(risk.loss) is not Tail.flat:
-        return jnp.asarray(-jnp.inf)
+        # No logarithm is that small but the one of zero.
+        return -jnp.asarray(jnp.finfo(jnp.result_type(float)).max)
     return log_multipliers(risk.scaled_gradient(model)) + jnp.log(ROUNDED)
 
 
