@@ -11,7 +11,7 @@ import jaxflow as jf
 from jaxflow.limits.attention import AttentionGears, Gear, cap_of
 from jaxflow.limits.many import begun_paths, follow_many, turned
 from jaxflow.limits.path import End, follow
-from jaxflow.limits.stages import kept
+from jaxflow.limits.stages import fitted_below, kept
 from jaxflow.study import TokenSelection
 
 # Of W at (5, 5, 2): stiff paths, a finite point, and one that leaves a selection again (the last).
@@ -21,7 +21,7 @@ BUDGET = 2000
 
 def gears(risk, model):
     cap = cap_of(model, 1e-8)
-    return AttentionGears(conserved=kept(model), gap=1e-8, cap=cap, far=cap)
+    return AttentionGears(conserved=kept(model), gap=1e-8, cap=cap, far=cap, fitted=fitted_below(risk, model))
 
 
 @pytest.fixture(scope="module")
